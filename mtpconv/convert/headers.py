@@ -1,0 +1,103 @@
+"""The header of a safetensors file, read strictly and written as the Rust library writes it.
+
+The format: 8 bytes little-endian header length, that much JSON (`name -> dtype, shape,
+data_offsets`, plus `__metadata__`), then the payloads without gaps.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mtpconv.errors import FormatError
+from mtpconv.mappings.spec import ITEM_SIZE, TensorSpec
+
+LARGEST_HEADER = 100_000_000
+"""The safetensors library refuses longer ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Tensors of one file in header order, each with the absolute byte offset of its payload."""
+
+    metadata: dict[str, str] | None
+    tensors: dict[str, TensorSpec]
+    offsets: dict[str, int]
+    size: int
+
+
+def read_header(path: Path) -> Header:
+    """Parse and check the header of `path`. Raises FormatError (`file/corrupt`) on any damage."""
+    with path.open("rb") as file:
+        total = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if total < 8 or length > min(total - 8, LARGEST_HEADER):
+            raise _corrupt(path, f"its header would be {length} bytes, the file is {total}")
+        text = file.read(length)
+    try:
+        entries = json.loads(text, object_pairs_hook=_no_duplicates)
+        metadata = entries.pop("__metadata__", None)
+        return _header(entries, metadata, 8 + length, total)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _corrupt(path, str(error) or repr(error)) from error
+
+
+def _corrupt(path: Path, why: str) -> FormatError:
+    mend = "fetch the file again"
+    return FormatError("file/corrupt", f"{path}: truncated or damaged: {why}", mend)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice in the header")
+    return found
+
+
+def _header(entries: dict[str, Any], metadata: Any, start: int, total: int) -> Header:
+    if metadata is not None and not isinstance(metadata, dict):
+        raise ValueError("__metadata__ is not an object")
+    tensors: dict[str, TensorSpec] = {}
+    offsets: dict[str, int] = {}
+    ends: list[tuple[int, int, str]] = []
+    for name, entry in entries.items():
+        dtype, shape = entry["dtype"], entry["shape"]
+        begin, end = entry["data_offsets"]
+        if dtype not in ITEM_SIZE:
+            raise ValueError(f"{name} has unknown dtype {dtype!r}")
+        if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+            raise ValueError(f"{name} has shape {shape}, offsets {begin}, {end}")
+        spec = TensorSpec(tuple(shape), dtype)
+        if end - begin != spec.nbytes:
+            raise ValueError(f"{name} takes {spec.nbytes} bytes, its offsets span {end - begin}")
+        tensors[name] = spec
+        offsets[name] = start + begin
+        ends.append((begin, end, name))
+    at = 0
+    for begin, end, name in sorted(ends):
+        if begin != at:
+            raise ValueError(f"{name} begins at {begin}, the tensor before it ends at {at}")
+        at = end
+    if start + at != total:
+        raise ValueError(f"payloads end at byte {start + at}, the file has {total}")
+    return Header(metadata, tensors, offsets, total)
+
+
+def header_bytes(
+    tensors: Mapping[str, TensorSpec], metadata: Mapping[str, str] | None, order: list[str]
+) -> bytes:
+    """A header for `tensors` (listed in this order) whose payloads follow in `order`."""
+    begins: dict[str, int] = {}
+    at = 0
+    for name in order:
+        begins[name] = at
+        at += tensors[name].nbytes
+    entries: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    for name, spec in tensors.items():
+        span = [begins[name], begins[name] + spec.nbytes]
+        entries[name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": span}
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

@@ -1,0 +1,248 @@
+"""A HuggingFace checkpoint folder: config, index, shard headers and sidecar files."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mtpconv.convert.headers import Header, read_header
+from mtpconv.errors import ConfigError, FormatError, UnsafeError
+from mtpconv.inventory.findings import Finding
+from mtpconv.mappings.spec import TensorSpec
+
+INDEX = "model.safetensors.index.json"
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLayout:
+    """One safetensors file to be: tensors in header order, and the order of their payloads."""
+
+    file: str
+    metadata: dict[str, str] | None
+    tensors: dict[str, TensorSpec]
+    order: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HfLayout:
+    """How an HF checkpoint is divided into files; `index` is the index's own metadata (None: none)."""
+
+    shards: tuple[ShardLayout, ...]
+    index: dict[str, Any] | None
+
+    @property
+    def tensors(self) -> dict[str, TensorSpec]:
+        """Every tensor by name, shard by shard."""
+        return {name: spec for shard in self.shards for name, spec in shard.tensors.items()}
+
+
+@dataclass(frozen=True)
+class HfCheckpoint:
+    """An HF folder as its headers describe it. `findings` are what its files had to say on reading."""
+
+    root: Path
+    config: dict[str, Any]
+    headers: dict[str, Header]
+    index: dict[str, Any] | None
+    sidecars: tuple[str, ...]
+    skipped: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @cached_property
+    def tensors(self) -> dict[str, TensorSpec]:
+        """Every tensor by name, shard by shard, in header order."""
+        return {n: spec for header in self.headers.values() for n, spec in header.tensors.items()}
+
+    @cached_property
+    def locations(self) -> dict[str, tuple[Path, int]]:
+        """Where each tensor's payload begins: file and absolute byte offset."""
+        return {
+            name: (self.root / file, offset)
+            for file, header in self.headers.items()
+            for name, offset in header.offsets.items()
+        }
+
+    @cached_property
+    def layout(self) -> HfLayout:
+        """The folder's division into files."""
+        shards = tuple(
+            ShardLayout(
+                file,
+                header.metadata,
+                header.tensors,
+                tuple(sorted(header.tensors, key=header.offsets.__getitem__)),
+            )
+            for file, header in self.headers.items()
+        )
+        return HfLayout(shards, self.index)
+
+
+def is_hf(folder: Path) -> bool:
+    """Whether a folder looks like an HF checkpoint."""
+    return (folder / CONFIG).is_file() or any(folder.glob("*.safetensors"))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json. Raises ConfigError if it is missing or no JSON object."""
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        mend = "a HuggingFace checkpoint folder has one; check the path"
+        raise ConfigError("config/missing", f"{folder}: no config.json", mend) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("config/corrupt", f"{path}: not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise ConfigError("config/corrupt", f"{path}: not a JSON object")
+    return config
+
+
+def open_hf(folder: Path) -> HfCheckpoint:
+    """Read config, index and every shard header of `folder`; no payload is touched.
+
+    Raises ConfigError, FormatError or UnsafeError for a folder that is not a readable checkpoint.
+    """
+    require_folder(folder)
+    config = read_config(folder)
+    index, weight_map = _read_index(folder)
+    findings: list[Finding] = []
+    present = sorted(path.name for path in folder.glob("*.safetensors"))
+    if weight_map is None:
+        files = _without_index(folder, present)
+    else:
+        files = sorted(set(weight_map.values()))
+        for file in files:
+            if not (folder / file).is_file():
+                what = f"{folder / INDEX} names {file}, which is not there"
+                raise FormatError("index/missing-shard", what, "fetch the shard again")
+        findings += [_stray(file) for file in present if file not in files]
+    headers = {file: read_header(folder / file) for file in files}
+    findings += _check_names(folder, headers, index, weight_map)
+    for file, header in headers.items():
+        if (header.metadata or {}).get("format") != "pt":
+            message = f"{file} has no format: pt in its header; some loaders refuse it"
+            findings.append(Finding("file/no-format-pt", "warning", message, name=file))
+    sidecars, skipped = list_sidecars(folder)
+    return HfCheckpoint(folder, config, headers, index, sidecars, skipped, tuple(findings))
+
+
+def require_folder(folder: Path) -> None:
+    """Raise FormatError unless `folder` is a folder that holds something."""
+    if not folder.exists():
+        raise FormatError("file/not-found", f"{folder}: no such folder", "check the path")
+    if not folder.is_dir():
+        raise FormatError("file/not-a-folder", f"{folder}: a file, not a checkpoint folder")
+    if not any(folder.iterdir()):
+        raise FormatError("file/empty-folder", f"{folder}: an empty folder", "check the path")
+
+
+def _read_index(folder: Path) -> tuple[dict[str, Any] | None, dict[str, str] | None]:
+    path = folder / INDEX
+    if not path.is_file():
+        return None, None
+    try:
+        index = json.loads(path.read_bytes())
+        weight_map = index["weight_map"]
+        metadata = index.get("metadata") or {}
+        if not isinstance(weight_map, dict) or not isinstance(metadata, dict) or not weight_map:
+            raise ValueError("weight_map and metadata must be objects")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        message = f"{path}: not a safetensors index ({error})"
+        raise FormatError("index/corrupt", message, "fetch it again") from error
+    for file in weight_map.values():
+        if not isinstance(file, str) or not is_plain_name(file):
+            raise UnsafeError("sec/path", f"{path}: names the shard {file!r}, outside the folder")
+    return metadata, weight_map
+
+
+def is_plain_name(file: str) -> bool:
+    """Whether a name from a file stays inside its folder."""
+    path = PurePosixPath(file)
+    return bool(file) and not path.is_absolute() and ".." not in path.parts and "\\" not in file
+
+
+def _without_index(folder: Path, present: list[str]) -> list[str]:
+    if not present:
+        raise FormatError(
+            "file/no-weights",
+            f"{folder}: a config.json but no .safetensors file",
+            "convert .bin checkpoints to safetensors first",
+        )
+    if len(present) > 1:
+        what = f"{folder}: {len(present)} .safetensors files and no {INDEX}"
+        raise FormatError("index/missing", what, "fetch the index, or rebuild it")
+    return present
+
+
+def _stray(file: str) -> Finding:
+    message = f"{file} is in no index entry: loaders will not open it, and it is not converted"
+    return Finding("index/stray-shard", "warning", message, name=file)
+
+
+def _check_names(
+    folder: Path,
+    headers: dict[str, Header],
+    index: dict[str, Any] | None,
+    weight_map: dict[str, str] | None,
+) -> Iterator[Finding]:
+    owner: dict[str, str] = {}
+    for file, header in headers.items():
+        for name in header.tensors:
+            if name in owner:
+                what = f"{folder}: {name} is stored in {owner[name]} and in {file}"
+                raise FormatError("index/duplicate", what, "remove one of the two")
+            owner[name] = file
+    if weight_map is None:
+        return
+    for name, file in weight_map.items():
+        if owner.get(name) != file:
+            what = f"{folder / INDEX} says {name} is in {file}, whose header lacks it"
+            raise FormatError("index/ghost-entry", what, "fetch that shard again, or reindex")
+    for name in owner.keys() - weight_map.keys():
+        message = f"{name} is in {owner[name]} but not in the index"
+        yield Finding("index/unlisted", "warning", message, name=name)
+    total = sum(spec.nbytes for header in headers.values() for spec in header.tensors.values())
+    stated = (index or {}).get("total_size")
+    if stated != total:
+        message = f"the index states total_size {stated}, the tensors are {total} bytes"
+        yield Finding("index/total-size", "warning", message, name=INDEX)
+
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_PRIVATE = (".git", ".cache")
+
+
+def list_sidecars(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Files that travel with the weights, and those left behind (with their reason), relative.
+
+    Links are followed only to regular files of the same checkpoint (a hub cache's own `blobs`).
+    """
+    kept: list[str] = []
+    skipped: list[str] = []
+    for top, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in _PRIVATE)
+        for file in sorted(files):
+            path = Path(top, file)
+            name = path.relative_to(folder).as_posix()
+            if file.endswith(".safetensors") or name == INDEX:
+                continue
+            if file.endswith(_WEIGHTS):
+                skipped.append(f"{name} (weights in another format)")
+            elif not path.is_file() or not _inside(path, folder):
+                skipped.append(f"{name} (not a regular file of this checkpoint)")
+            else:
+                kept.append(name)
+    return tuple(kept), tuple(skipped)
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    if not path.is_symlink():
+        return True
+    real, home = path.resolve(), folder.resolve()
+    blobs = home.parent.parent / "blobs"
+    hub = home.parent.name == "snapshots" and real.is_relative_to(blobs)
+    return hub or real.is_relative_to(home)

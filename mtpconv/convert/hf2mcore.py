@@ -1,0 +1,260 @@
+"""HF safetensors to Megatron-Core torch_dist: plan, prove, stream, publish."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from mtpconv.convert.cast import convert
+from mtpconv.convert.common_state import METADATA_JSON, common_pt
+from mtpconv.convert.execute import write_files
+from mtpconv.convert.hf import INDEX, HfCheckpoint, HfLayout, ShardLayout, open_hf
+from mtpconv.convert.manifest import (
+    MANIFEST,
+    PASSTHROUGH,
+    SIDECARS,
+    manifest_json,
+    without,
+)
+from mtpconv.convert.mcore import COMMON, TRACKER
+from mtpconv.convert.prepare import HfPlan, plan_hf, subject
+from mtpconv.convert.progress import Progress, silent
+from mtpconv.convert.publish import (
+    copy_file,
+    publish,
+    replace_bytes,
+    require_apart,
+    require_free,
+    require_room,
+    staging,
+    write_bytes,
+)
+from mtpconv.convert.write_hf import shard_file
+from mtpconv.convert.write_mcore import McoreOutput, lay_out_files, source_piece, write_metadata
+from mtpconv.errors import Narrowed
+from mtpconv.inventory.findings import Finding, errors
+from mtpconv.inventory.render_text import size_text
+from mtpconv.inventory.report import Check, Report, status_counts
+from mtpconv.mappings.ops import rename
+from mtpconv.mappings.rule import Rule
+from mtpconv.mappings.spec import rows
+
+LayerLayout = Literal["auto", "per-layer", "stacked"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToMcore:
+    """What a user may ask of the way to Megatron. `iteration` None means a `release` folder."""
+
+    iteration: int | None = None
+    layer_layout: LayerLayout = "auto"
+    pad_multiple: int | None = None
+    no_mtp: bool = False
+    carry_copies: bool = False
+    force: bool = False
+
+    @property
+    def folder(self) -> str:
+        """Name of the iteration folder."""
+        return "release" if self.iteration is None else f"iter_{self.iteration:07d}"
+
+
+def hf2mcore(
+    source: Path, target: Path, options: ToMcore, progress: Progress = silent
+) -> Report:
+    """Convert the HF checkpoint `source` to a Megatron checkpoint under the root `target`.
+
+    Nothing is written unless the plan is whole and every shared copy equal. Raises MtpconvError
+    where there can be no verdict; the target then stays as it was.
+    """
+    require_apart(source, target)
+    require_free(target, force=options.force)
+    hf = open_hf(source)
+    planned = plan_hf(
+        hf,
+        no_mtp=options.no_mtp,
+        pad_multiple=options.pad_multiple,
+        carry_copies=options.carry_copies,
+    )
+    if errors(planned.findings):
+        return refusal("hf2mcore", planned)
+    output = mcore_output(planned, options)
+    require_room(target, output.nbytes + output.nbytes // 50)
+    final = target / options.folder
+    try:
+        with staging(final) as stage:
+            write_mcore(stage, planned, output, options, progress)
+            publish(stage, final)
+            replace_bytes(target / TRACKER, _tracker(options).encode())
+    except Narrowed as error:
+        return narrowed("hf2mcore", planned, error)
+    return _report(planned, output, final, options)
+
+
+def _tracker(options: ToMcore) -> str:
+    return "release" if options.iteration is None else str(options.iteration)
+
+
+def is_stacked(planned: HfPlan, layout: LayerLayout) -> bool:
+    """Whether the decoder's layers are stacked: by default only where there are no experts."""
+    if layout == "auto":
+        return not planned.prepared.family.moe
+    return layout == "stacked"
+
+
+def mcore_output(planned: HfPlan, options: ToMcore) -> McoreOutput:
+    """The torch_dist files of a whole plan, laid out but not written."""
+    hf = planned.hf
+    sources = {
+        name: source_piece(*hf.locations[name], spec) for name, spec in hf.tensors.items()
+    }
+    stacked = is_stacked(planned, options.layer_layout)
+    return lay_out_files(planned.plan, sources, hf.tensors, stacked=stacked)
+
+
+def write_mcore(
+    stage: Path, planned: HfPlan, output: McoreOutput, options: ToMcore, progress: Progress
+) -> None:
+    """Write a complete iteration folder into `stage`; the file that marks it as one comes last."""
+    hf, prepared = planned.hf, planned.prepared
+    advance = progress("writing torch_dist", output.nbytes)
+    write_files(stage, output.files, convert, advance)
+    _write_carried(stage, planned)
+    for name in hf.sidecars:
+        copy_file(hf.root / name, stage / SIDECARS / name)
+    if hf.index is not None:
+        copy_file(hf.root / INDEX, stage / SIDECARS / INDEX)
+    stacked = is_stacked(planned, options.layer_layout)
+    layers = prepared.request.mtp_layers
+    args = prepared.family.megatron_args(hf.config, layers) | {
+        "padded_vocab_size": prepared.request.padded_vocab or hf.config["vocab_size"],
+        "tensor_model_parallel_size": 1,
+        "pipeline_model_parallel_size": 1,
+    }
+    iteration = options.iteration or 0
+    write_bytes(stage / COMMON, common_pt(args, iteration, per_layer=not stacked))
+    manifest = manifest_json(
+        prepared.family.model_type,
+        without(hf.layout, prepared.dropped),
+        hf.sidecars,
+        prepared.config_changes,
+        tuple(row.hf for row in planned.plan.carried),
+        {"layer_layout": "stacked" if stacked else "per-layer", "mtp_layers": layers},
+    )
+    write_bytes(stage / MANIFEST, manifest.encode())
+    write_metadata(stage, output, options.folder)
+    write_bytes(stage / "metadata.json", METADATA_JSON.encode())
+
+
+CARRIED_FILE = "carried.safetensors"
+
+
+def _write_carried(stage: Path, planned: HfPlan) -> None:
+    """Tensors without a Megatron parameter, as one safetensors file beside the checkpoint."""
+    hf = planned.hf
+    names = [row.hf for row in planned.plan.carried]
+    if not names:
+        return
+    tensors = {name: hf.tensors[name] for name in names}
+    layout = ShardLayout(CARRIED_FILE, {"format": "pt"}, tensors, tuple(names))
+    rules = {
+        name: (Rule((name,), (spec.shape,), (name,), rename(rows(spec.shape))), 0)
+        for name, spec in tensors.items()
+    }
+    pieces = {name: [source_piece(*hf.locations[name], tensors[name])] for name in names}
+    folder = stage / PASSTHROUGH
+    folder.mkdir()
+    file = shard_file(layout, rules, pieces.__getitem__, {n: s.dtype for n, s in tensors.items()})
+    write_files(folder, [file], convert)
+
+
+def refusal(command: str, planned: HfPlan) -> Report:
+    """The report of a conversion that did not start."""
+    found = errors(planned.findings)
+    summary = [f for f in found if f.id.startswith(("mtp/", "tie/"))]
+    reason = (summary or found)[0].message
+    checks = (Check("plan", "fail"),)
+    hints = {finding.hint for finding in found if finding.hint}
+    next_step = "Nothing was written." + (f" {sorted(hints)[0].capitalize()}." if hints else "")
+    return Report(
+        command,
+        subject(planned.prepared),
+        reason,
+        planned.findings,
+        checks,
+        plan_facts(planned),
+        next_step,
+        status_counts(planned.findings),
+    )
+
+
+def narrowed(command: str, planned: HfPlan, error: Narrowed) -> Report:
+    """The report of a conversion that met a value its target dtype cannot hold."""
+    finding = Finding(error.id, "error", error.what, "changed", hint=error.mend)
+    return replace(
+        refusal(command, planned),
+        reason=error.what,
+        findings=(*planned.findings, finding),
+        checks=(Check("plan", "pass"), Check("dtypes", "fail")),
+        next_step=f"Nothing was written. {error.mend.capitalize()}.",
+    )
+
+
+def plan_facts(planned: HfPlan) -> tuple[tuple[str, str], ...]:
+    """The plan's counts in lines."""
+    plan, hf = planned.plan, planned.hf
+    size = sum(spec.nbytes for spec in hf.tensors.values())
+    return (
+        ("source", f"{len(hf.tensors):,} tensors, {size_text(size)}, {len(hf.headers)} files"),
+        (
+            "hf -> mcore",
+            f"{plan.reads:,} read, {len(plan.target):,} writable, {len(plan.missing):,} missing,"
+            f" {len(plan.unmapped):,} unmapped",
+        ),
+    )
+
+
+def _report(planned: HfPlan, output: McoreOutput, final: Path, options: ToMcore) -> Report:
+    layers = planned.prepared.request.mtp_layers
+    layout = "stacked" if is_stacked(planned, options.layer_layout) else "per layer"
+    facts = (
+        *plan_facts(planned),
+        ("mtp", mtp_text(planned, layers)),
+        ("written", f"{len(output.tensors):,} keys ({layout}), {size_text(output.nbytes)}"),
+        ("to", str(final)),
+    )
+    findings = (*planned.findings, *_padding(planned), *_skipped(planned.hf))
+    job = "--no-load-optim --no-load-rng" if options.iteration is not None else "no further flags"
+    return Report(
+        "hf2mcore",
+        subject(planned.prepared),
+        "every weight is in the Megatron checkpoint",
+        findings,
+        (Check("plan", "pass"), Check("written", "pass")),
+        facts,
+        f"Load it with --load {final.parent} ({job}), or check it: mtpconv roundtrip --check.",
+        status_counts(findings),
+    )
+
+
+def mtp_text(planned: HfPlan, layers: int) -> str:
+    """MTP on both sides in one line."""
+    count = planned.prepared.count
+    declared = "no key" if count.declared is None else f"{count.declared} declared"
+    return f"{declared}, {count.stored} stored, {layers} converted"
+
+
+def _padding(planned: HfPlan) -> list[Finding]:
+    padded = planned.prepared.request.padded_vocab
+    vocab = planned.hf.config["vocab_size"]
+    if not padded or padded == vocab:
+        return []
+    return [Finding("vocab/pad", "info", f"vocabulary padded with zero rows: {vocab} -> {padded}")]
+
+
+def _skipped(hf: HfCheckpoint) -> list[Finding]:
+    return [Finding("sidecar/skipped", "info", f"not copied: {name}") for name in hf.skipped]
+
+
+def written_layout(planned: HfPlan) -> HfLayout:
+    """The HF files that come back from this conversion."""
+    return without(planned.hf.layout, planned.prepared.dropped)

@@ -1,0 +1,153 @@
+"""The manifest inside a Megatron checkpoint: what its weights cannot tell about the HF side.
+
+`mtpconv.json` in the iteration folder (schema `mtpconv.manifest/1`) holds the HF names, shapes,
+dtypes and shard layout; `hf_sidecar/` the config, tokenizer and every other file, byte for byte;
+`hf_passthrough/` tensors megatron-core has no parameter for.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mtpconv import __version__
+from mtpconv.convert.hf import (
+    HfCheckpoint,
+    HfLayout,
+    ShardLayout,
+    is_plain_name,
+    list_sidecars,
+    read_config,
+)
+from mtpconv.errors import FormatError, UnsafeError
+from mtpconv.mappings.spec import ITEM_SIZE, TensorSpec
+
+MANIFEST = "mtpconv.json"
+SIDECARS = "hf_sidecar"
+PASSTHROUGH = "hf_passthrough"
+SCHEMA = "mtpconv.manifest/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """The HF side that a way back is to look like: never a weight value, all the rest.
+
+    `root` holds the sidecars and the index; `config_changes` are keys to set in the config that
+    comes back; `carried` names tensors kept in `passthrough`.
+    """
+
+    where: str
+    config: dict[str, Any]
+    layout: HfLayout
+    root: Path
+    sidecars: tuple[str, ...]
+    config_changes: dict[str, Any]
+    carried: tuple[str, ...] = ()
+    passthrough: Path | None = None
+
+
+def like_hf(checkpoint: HfCheckpoint) -> Like:
+    """An HF folder as the model of the way back."""
+    root = checkpoint.root
+    return Like(str(root), checkpoint.config, checkpoint.layout, root, checkpoint.sidecars, {})
+
+
+def manifest_json(
+    family: str,
+    layout: HfLayout,
+    sidecars: tuple[str, ...],
+    config_changes: Mapping[str, Any],
+    carried: tuple[str, ...],
+    facts: Mapping[str, Any],
+) -> str:
+    """The manifest's text. `facts` are further entries for people (layer layout, MTP layers)."""
+    shards = [
+        {
+            "file": shard.file,
+            "metadata": shard.metadata,
+            "tensors": [[name, s.dtype, list(s.shape)] for name, s in shard.tensors.items()],
+            # Only where it differs: the order of payloads is nearly always that of the header.
+            **({} if list(shard.tensors) == list(shard.order) else {"order": list(shard.order)}),
+        }
+        for shard in layout.shards
+    ]
+    body = {
+        "schema": SCHEMA,
+        "tool": {"mtpconv": __version__},
+        "family": family,
+        **facts,
+        "config_changes": dict(config_changes),
+        "carried": list(carried),
+        "sidecars": list(sidecars),
+        "index": layout.index,
+        "shards": shards,
+    }
+    return json.dumps(body, ensure_ascii=False, indent=1)
+
+
+def read_manifest(folder: Path) -> Like | None:
+    """The manifest of an iteration folder, or None if it has none.
+
+    Raises FormatError for one that is damaged or of a newer schema, UnsafeError for one that names
+    files outside the folder.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        body = json.loads(path.read_bytes())
+        if body["schema"] != SCHEMA:
+            raise FormatError(
+                "manifest/schema",
+                f"{path}: schema {body['schema']!r}; this mtpconv reads {SCHEMA}",
+                "use the mtpconv that wrote it, or give --like",
+            )
+        shards = tuple(_shard(entry) for entry in body["shards"])
+        like = Like(
+            where=str(path),
+            config=read_config(folder / SIDECARS),
+            layout=HfLayout(shards, body["index"]),
+            root=folder / SIDECARS,
+            sidecars=tuple(body["sidecars"]),
+            config_changes=dict(body["config_changes"]),
+            carried=tuple(body["carried"]),
+            passthrough=folder / PASSTHROUGH,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        what = f"{path}: not a manifest of mtpconv ({error!r})"
+        raise FormatError("manifest/corrupt", what, "give --like instead") from error
+    for name in (*like.sidecars, *(shard.file for shard in like.layout.shards)):
+        if not isinstance(name, str) or not is_plain_name(name):
+            raise UnsafeError("sec/path", f"{path}: names {name!r}, outside the folder")
+    present = set(list_sidecars(like.root)[0])
+    for name in like.sidecars:
+        if name not in present:
+            what = f"{like.root / name}: named in {MANIFEST} but not there"
+            raise FormatError("sidecar/missing", what, "copy the whole folder, or give --like")
+    return like
+
+
+def _shard(entry: dict[str, Any]) -> ShardLayout:
+    tensors = {}
+    for name, dtype, shape in entry["tensors"]:
+        if dtype not in ITEM_SIZE or not all(type(n) is int and n >= 0 for n in shape):
+            raise ValueError(f"{name}: {dtype} {shape}")
+        tensors[name] = TensorSpec(tuple(shape), dtype)
+    order = tuple(entry.get("order", tensors))
+    if sorted(order) != sorted(tensors):
+        raise ValueError(f"{entry['file']}: order and tensors differ")
+    return ShardLayout(entry["file"], entry["metadata"], tensors, order)
+
+
+def without(layout: HfLayout, dropped: frozenset[str]) -> HfLayout:
+    """The layout without some tensors; a shard that is left empty goes too."""
+    if not dropped:
+        return layout
+    shards = []
+    for shard in layout.shards:
+        tensors = {name: spec for name, spec in shard.tensors.items() if name not in dropped}
+        order = tuple(name for name in shard.order if name not in dropped)
+        if tensors:
+            shards.append(ShardLayout(shard.file, shard.metadata, tensors, order))
+    return HfLayout(tuple(shards), layout.index)

@@ -1,0 +1,302 @@
+"""Megatron-Core torch_dist back to HF safetensors, in the shape of the source or of `--like`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mtpconv.convert.cast import convert
+from mtpconv.convert.execute import OutputFile, write_files
+from mtpconv.convert.hf import HfLayout, is_hf, open_hf
+from mtpconv.convert.hf2mcore import CARRIED_FILE
+from mtpconv.convert.headers import read_header
+from mtpconv.convert.manifest import Like, like_hf, read_manifest, without
+from mtpconv.convert.mcore import ChunkReader, McoreCheckpoint, iteration_folder, open_mcore
+from mtpconv.convert.prepare import Prepared, mtp_summary, plan_findings, prepare, subject
+from mtpconv.convert.progress import Progress, silent
+from mtpconv.convert.publish import (
+    publish,
+    require_apart,
+    require_free,
+    require_room,
+    staging,
+)
+from mtpconv.convert.ranges import Piece
+from mtpconv.convert.write_hf import producers, shard_file, write_sidecars
+from mtpconv.convert.write_mcore import source_piece
+from mtpconv.errors import FormatError, Narrowed
+from mtpconv.inventory.findings import Finding, errors
+from mtpconv.inventory.plan import Plan, plan_mcore_to_hf
+from mtpconv.inventory.render_text import size_text
+from mtpconv.inventory.report import Check, Report, status_counts
+from mtpconv.mappings.ops import rename
+from mtpconv.mappings.rule import Rule
+from mtpconv.mappings.spec import TensorSpec, rows
+
+EMBEDDING = "embedding.word_embeddings.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class ToHf:
+    """What a user may ask of the way back."""
+
+    no_mtp: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class McorePlan:
+    """A Megatron checkpoint ready to be converted back: what it is to look like, and the plan."""
+
+    checkpoint: McoreCheckpoint
+    like: Like
+    layout: HfLayout
+    prepared: Prepared
+    plan: Plan
+    findings: tuple[Finding, ...]
+
+
+def mcore2hf(
+    source: Path, target: Path, like: Path | None, options: ToHf, progress: Progress = silent
+) -> Report:
+    """Convert the Megatron checkpoint `source` to an HF folder `target`.
+
+    Names, shapes, dtypes, shard layout and sidecars come from `like` (an HF folder or a checkpoint
+    with our manifest) or from the checkpoint's own manifest; no weight value ever does. Raises
+    MtpconvError where there can be no verdict; the target then stays as it was.
+    """
+    require_apart(source, target)
+    if like is not None:
+        require_apart(like, target)
+    require_free(target, force=options.force)
+    planned = plan_mcore(source, like, no_mtp=options.no_mtp)
+    if errors(planned.findings):
+        return _refusal(planned)
+    total = sum(spec.nbytes for spec in planned.layout.tensors.values())
+    require_room(target, total + total // 100)
+    try:
+        with staging(target) as stage:
+            write_hf(stage, planned, progress)
+            publish(stage, target)
+    except Narrowed as error:
+        finding = Finding(error.id, "error", error.what, "changed", hint=error.mend)
+        return _refusal(replace(planned, findings=(*planned.findings, finding)))
+    return _report(planned, target)
+
+
+def find_like(source: Path, like: Path | None) -> Like:
+    """What the HF side is to look like. Raises FormatError if neither side tells."""
+    if like is not None:
+        if is_hf(like):
+            return like_hf(open_hf(like))
+        found = read_manifest(iteration_folder(like))
+        if found is None:
+            raise FormatError("like/no-manifest", f"{like}: neither an HF folder nor converted by us")
+        return found
+    folder = iteration_folder(source)
+    found = read_manifest(folder)
+    if found is None:
+        raise FormatError(
+            "like/needed",
+            f"{folder}: no mtpconv.json (a training job wrote it), so the HF side is unknown",
+            "add --like HF_DIR, the folder the training started from",
+        )
+    return found
+
+
+def plan_mcore(source: Path, like_path: Path | None, *, no_mtp: bool) -> McorePlan:
+    """The plan from what is on disk to the HF side of `like`."""
+    checkpoint = open_mcore(source)
+    like = find_like(source, like_path)
+    observed = like.layout.tensors
+    embedding = checkpoint.places.get(EMBEDDING)
+    prepared = prepare(
+        like.config | like.config_changes,
+        observed,
+        side="--like" if like_path else "manifest",
+        no_mtp=no_mtp,
+        padded_vocab=embedding.spec.shape[0] if embedding else None,
+        carry_copies=frozenset(like.carried),
+    )
+    places = checkpoint.places
+    ignored: list[str] = []
+    if no_mtp:
+        ignored = [name for name in places if name.startswith("mtp.")]
+        places = {name: place for name, place in places.items() if name not in set(ignored)}
+    plan = plan_mcore_to_hf(prepared.rows, places, observed, frozenset(like.carried))
+    layout = without(like.layout, prepared.dropped | {row.hf for row in plan.ignored})
+    changes = like.config_changes | prepared.config_changes
+    like = replace(like, config_changes=changes)
+    findings = (
+        *prepared.findings,
+        *plan_findings(plan),
+        *_side_findings(checkpoint, plan, prepared, ignored),
+    )
+    findings = (*findings, *mtp_summary(prepared, plan, findings))
+    return McorePlan(checkpoint, like, layout, prepared, plan, findings)
+
+
+def _side_findings(
+    checkpoint: McoreCheckpoint, plan: Plan, prepared: Prepared, dropped: list[str]
+) -> list[Finding]:
+    """What the Megatron side itself had to say: skipped state, other spellings, trimmed vocabulary."""
+    found = [
+        Finding("inv/skipped", "info", f"{count:,} {kind} entries skipped: not weights of the model")
+        for kind, count in sorted(checkpoint.skipped.items())
+    ]
+    if dropped:
+        found.append(
+            Finding("mtp/dropped", "info", f"--no-mtp: {len(dropped):,} Megatron tensors left out")
+        )
+    spelled = {key for key in checkpoint.tensors if ".mtp_model_layer." in key}
+    if spelled:
+        message = f"{len(spelled):,} keys say mtp_model_layer for transformer_layer; read alike"
+        found.append(Finding("mtp/alias", "info", message))
+    prefixed = sorted(key for key in checkpoint.tensors if not key.startswith(("decoder.", "mtp.",
+        "embedding.", "output_layer.")))  # fmt: skip
+    wrapped = [key for key in prefixed if key.partition(".")[2].startswith("mtp.")]
+    if wrapped:
+        message = f"the MTP block is stored as {wrapped[0].partition('.')[0]}.mtp.*; read alike"
+        found.append(Finding("mtp/prefix", "info", message))
+    if plan.aliases:
+        name, other = next(iter(plan.aliases.items()))
+        message = f"{len(plan.aliases):,} norms under their other name (such as {other} for {name})"
+        found.append(Finding("inv/alias", "info", message))
+    vocab, padded = prepared.request.config.get("vocab_size"), prepared.request.padded_vocab
+    if padded and vocab and padded > vocab:
+        found.append(Finding("vocab/trim", "info", f"vocabulary trimmed: {padded} -> {vocab} rows"))
+    found += _argument_findings(checkpoint, prepared)
+    return found
+
+
+def _argument_findings(checkpoint: McoreCheckpoint, prepared: Prepared) -> list[Finding]:
+    """Megatron's own arguments against the tensors beside them."""
+    stored = {name.split(".")[2] for name in checkpoint.places if name.startswith("mtp.layers.")}
+    if (checkpoint.common or {}).get("args") is None:
+        return []
+    said = checkpoint.argument("mtp_num_layers") or 0
+    if said == len(stored) or not isinstance(said, int):
+        return []
+    message = (
+        f"Megatron args say mtp_num_layers {said}, but {len(stored)} MTP layers are stored"
+        f" (declared={said} stored={len(stored)})"
+    )
+    return [
+        Finding(
+            "mtp/config-contradiction", "error", message, expected=str(said),
+            actual=str(len(stored)),
+        )  # fmt: skip
+    ]
+
+
+def hf_files(planned: McorePlan) -> tuple[list[OutputFile], ChunkReader]:
+    """The shards to write, and the reader that finds their bytes (close it afterwards)."""
+    checkpoint, plan = planned.checkpoint, planned.plan
+    reader = ChunkReader(checkpoint)
+    carried, carried_rules = _carried(planned)
+    rules = producers(plan.rules) | carried_rules
+    cache: dict[str, list[Piece]] = {}
+
+    def pieces(name: str) -> list[Piece]:
+        if name in carried:
+            return carried[name]
+        if name not in cache:
+            cache[name] = reader.pieces(checkpoint.places[plan.aliases.get(name, name)])
+        return cache[name]
+
+    # Looked up for all tensors now: a damaged item must show before anything is written.
+    for rule in plan.rules:
+        for name in rule.mcore:
+            pieces(name)
+    dtypes = {
+        name: checkpoint.places[plan.aliases.get(name, name)].spec.dtype
+        for rule in plan.rules
+        for name in rule.mcore
+    } | {name: planned.plan.target[name].dtype for name in carried}
+    return [shard_file(shard, rules, pieces, dtypes) for shard in planned.layout.shards], reader
+
+
+def _carried(
+    planned: McorePlan,
+) -> tuple[dict[str, list[Piece]], dict[str, tuple[Rule, int]]]:
+    folder = planned.like.passthrough
+    names = [row.hf for row in planned.plan.carried]
+    if not names or folder is None:
+        return {}, {}
+    path = folder / CARRIED_FILE
+    header = read_header(path)
+    absent = [name for name in names if name not in header.tensors]
+    if absent:
+        raise FormatError("file/corrupt", f"{path}: lacks {absent[0]}, which the manifest names")
+    pieces = {
+        name: [source_piece(path, header.offsets[name], header.tensors[name])] for name in names
+    }
+    specs: dict[str, TensorSpec] = {name: header.tensors[name] for name in names}
+    rules = {
+        name: (Rule((name,), (spec.shape,), (name,), rename(rows(spec.shape))), 0)
+        for name, spec in specs.items()
+    }
+    return pieces, rules
+
+
+def write_hf(stage: Path, planned: McorePlan, progress: Progress) -> None:
+    """Write a complete HF folder into `stage`, config.json last."""
+    files, reader = hf_files(planned)
+    try:
+        advance = progress("writing safetensors", sum(file.size for file in files))
+        write_files(stage, files, convert, advance)
+    finally:
+        reader.close()
+    write_sidecars(stage, planned.like, planned.layout)
+
+
+def plan_facts(planned: McorePlan) -> tuple[tuple[str, str], ...]:
+    """The plan's counts in lines."""
+    plan = planned.plan
+    return (
+        ("like", f"{len(planned.like.layout.tensors):,} tensors ({planned.like.where})"),
+        (
+            "mcore -> hf",
+            f"{plan.reads:,} read, {len(plan.target):,} writable, {len(plan.missing):,} missing,"
+            f" {len(plan.unmapped):,} unmapped",
+        ),
+    )
+
+
+def _refusal(planned: McorePlan) -> Report:
+    found = errors(planned.findings)
+    summary = [finding for finding in found if finding.id.startswith(("mtp/", "dtype/"))]
+    next_step = "Nothing was written."
+    if any(finding.id == "mtp/missing" for finding in found):
+        next_step += " Train with --mtp-num-layers, or export without MTP: --no-mtp."
+    return Report(
+        "mcore2hf",
+        subject(planned.prepared),
+        (summary or found)[0].message,
+        planned.findings,
+        (Check("plan", "fail"),),
+        plan_facts(planned),
+        next_step,
+        status_counts(planned.findings),
+    )
+
+
+def _report(planned: McorePlan, target: Path) -> Report:
+    tensors = planned.layout.tensors
+    size = sum(spec.nbytes for spec in tensors.values())
+    facts = (
+        *plan_facts(planned),
+        ("written", f"{len(tensors):,} tensors, {size_text(size)}, {len(planned.layout.shards)} files"),
+        ("to", str(target)),
+    )
+    return Report(
+        "mcore2hf",
+        subject(planned.prepared),
+        "every weight is in the HF checkpoint",
+        planned.findings,
+        (Check("plan", "pass"), Check("written", "pass")),
+        facts,
+        "Serve it with MTP: vLLM --speculative-config, SGLang --speculative-algorithm NEXTN.",
+        status_counts(planned.findings),
+    )
+
+

@@ -1,0 +1,227 @@
+"""What comes before any conversion: the family, its MTP layers, the rules and the plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mtpconv.convert.hf import HfCheckpoint
+from mtpconv.convert.values import Where, difference, same_bytes
+from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.mtp_findings import contradiction, copies
+from mtpconv.inventory.plan import Plan, plan_hf_to_mcore
+from mtpconv.mappings.mtp import MOST_LAYERS, MtpCount
+from mtpconv.mappings.registry import Family, family_of
+from mtpconv.mappings.rule import Ignore, Request, Row, Rule
+from mtpconv.mappings.spec import TensorSpec
+from mtpconv.mappings.trunk import HEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A family's rows for one HF inventory, and what was noticed on the way."""
+
+    family: Family
+    count: MtpCount
+    request: Request
+    rows: list[Row]
+    dropped: frozenset[str]
+    config_changes: dict[str, Any]
+    findings: tuple[Finding, ...]
+
+
+def prepare(
+    config: Mapping[str, Any],
+    observed: Mapping[str, TensorSpec],
+    *,
+    side: str,
+    no_mtp: bool = False,
+    padded_vocab: int | None = None,
+    carry_copies: frozenset[str] = frozenset(),
+) -> Prepared:
+    """Expand the family of `config` for the HF tensors `observed` (`side` names their origin).
+
+    With `no_mtp` the MTP tensors become ignored rows and the config's count is to be set to 0.
+    Raises ConfigError for an unknown family or a config that lacks what the mapping needs.
+    """
+    family = family_of(config)
+    count = family.count_mtp(config, observed)
+    findings: list[Finding] = []
+    mtp_layers = 0 if no_mtp else count.expected
+    request = Request(config, observed, mtp_layers, padded_vocab, carry_copies)
+    rows = family.rules(request)
+    dropped: list[str] = []
+    changes: dict[str, Any] = {}
+    if family.mtp is not None:
+        if no_mtp:
+            dropped = mtp_names(family, config, observed)
+            rows += [Ignore(name, "--no-mtp") for name in dropped]
+            if count.declared:
+                changes[family.mtp.key] = 0
+            message = f"--no-mtp: {len(dropped):,} tensors of {count.stored} MTP layers are left out"
+            if changes:
+                message += f", and {family.mtp.key} becomes 0 in what comes back"
+            findings.append(Finding("mtp/dropped", "warning", message))
+        else:
+            findings += contradiction(count, family.mtp.key, side)
+            findings += copies(family.mtp.prefixes(config, count.stored), observed)
+    return Prepared(family, count, request, rows, frozenset(dropped), changes, tuple(findings))
+
+
+def mtp_names(
+    family: Family, config: Mapping[str, Any], names: Mapping[str, TensorSpec]
+) -> list[str]:
+    """The HF tensors that belong to MTP layers."""
+    if family.mtp is None:
+        return []
+    prefixes = tuple(family.mtp.prefixes(config, MOST_LAYERS))
+    return [name for name in names if name.startswith(prefixes)]
+
+
+@dataclass(frozen=True, slots=True)
+class HfPlan:
+    """An HF checkpoint ready to be converted: its rows and the plan to Megatron."""
+
+    hf: HfCheckpoint
+    prepared: Prepared
+    plan: Plan
+    findings: tuple[Finding, ...]
+
+
+def plan_hf(
+    hf: HfCheckpoint, *, no_mtp: bool, pad_multiple: int | None, carry_copies: bool
+) -> HfPlan:
+    """The plan of `hf` to Megatron, shared copies compared bit for bit."""
+    padded = None
+    vocab = hf.config.get("vocab_size")
+    if pad_multiple and isinstance(vocab, int):
+        padded = -(-vocab // pad_multiple) * pad_multiple
+    prepared = prepare(
+        hf.config, hf.tensors, side="config.json", no_mtp=no_mtp, padded_vocab=padded
+    )
+    unequal = unequal_copies(hf, prepared.rows)
+    if unequal and carry_copies:
+        names = frozenset(finding.name for finding in unequal if finding.name != HEAD)
+        prepared = prepare(
+            hf.config, hf.tensors, side="config.json", no_mtp=no_mtp, padded_vocab=padded,
+            carry_copies=names,
+        )  # fmt: skip
+        unequal = [
+            replace(finding, severity="warning", status="carried", hint="")
+            if finding.name in names
+            else finding
+            for finding in unequal
+        ]
+    plan = plan_hf_to_mcore(prepared.rows, hf.tensors)
+    findings = (*hf.findings, *prepared.findings, *unequal, *plan_findings(plan))
+    return HfPlan(hf, prepared, plan, (*findings, *mtp_summary(prepared, plan, findings)))
+
+
+def unequal_copies(hf: HfCheckpoint, rows: list[Row]) -> list[Finding]:
+    """Declared copies whose bytes differ from the tensor they are copies of."""
+    found: list[Finding] = []
+    for rule in rows:
+        if not isinstance(rule, Rule) or rule.hf[0] not in hf.tensors:
+            continue
+        spec = hf.tensors[rule.hf[0]]
+        for name in rule.copies:
+            if hf.tensors.get(name) != spec:
+                continue
+            ours, theirs = (Where(*hf.locations[n], spec.nbytes) for n in (rule.hf[0], name))
+            if same_bytes(ours, theirs):
+                continue
+            apart = difference(ours, theirs, spec.dtype)
+            tied = name == HEAD
+            found.append(
+                Finding(
+                    "tie/contradiction" if tied else "mtp/shared-differs",
+                    "error",
+                    f"{name} differs from {rule.hf[0]}, which megatron-core uses in its place"
+                    f" (max abs difference {apart.max_abs})",
+                    status="unshared",
+                    name=name,
+                    counterpart=rule.hf[0],
+                    cosine=apart.cosine,
+                    max_abs=apart.max_abs,
+                    hint=(
+                        "tie_word_embeddings is true but the head is another tensor"
+                        if tied
+                        else "--carry-copies keeps it beside the checkpoint"
+                    ),
+                )
+            )
+    return found
+
+
+def plan_findings(plan: Plan) -> list[Finding]:
+    """A plan's faults and its ignored and carried rows, one finding a tensor."""
+    target = "Megatron" if plan.direction == "hf -> mcore" else "HF"
+    origin = "HF" if target == "Megatron" else "Megatron"
+    feeds: dict[str, str] = {}
+    for name, causes in plan.causes.items():
+        for cause in causes:
+            feeds.setdefault(cause, name)
+    found = [
+        Finding(
+            "inv/missing", "error", f"{name} is not in the {origin} checkpoint", "missing", name,
+            counterpart=feeds.get(name, ""),
+        )  # fmt: skip
+        for name in plan.missing
+    ]
+    found += [
+        Finding("inv/unmapped", "error", f"no rule carries {name} to {target}", "unmapped", name)
+        for name in plan.unmapped
+    ]
+    found += [
+        Finding("inv/clash", "error", f"two rules claim {name}", "clash", name)
+        for name in plan.clashes
+    ]
+    found += [
+        Finding(
+            "inv/reshaped" if failure.reshaped else "inv/failed", "error",
+            f"{failure.name}: expected {failure.expected}, found {failure.actual}",
+            "reshaped" if failure.reshaped else "failed", failure.name, expected=failure.expected,
+            actual=failure.actual,
+        )  # fmt: skip
+        for failure in plan.failed
+    ]
+    found += [
+        Finding("inv/ignored", "info", f"{row.hf}: {row.why}", "ignored", row.hf, hint=row.why)
+        for row in plan.ignored
+    ]
+    found += [
+        Finding("inv/carried", "info", f"{row.hf}: {row.why}", "carried", row.hf, hint=row.why)
+        for row in plan.carried
+    ]
+    return found
+
+
+def mtp_summary(
+    prepared: Prepared, plan: Plan, findings: tuple[Finding, ...]
+) -> list[Finding]:
+    """One `mtp/*` finding for all MTP tensors that are missing or have no rule."""
+    if any(f.id.startswith("mtp/") and f.severity == "error" for f in findings):
+        return []
+    config = prepared.request.config
+    prefixes: tuple[str, ...] = ("mtp.", "language_model.mtp.")
+    if prepared.family.mtp is not None and plan.direction == "hf -> mcore":
+        prefixes = tuple(prepared.family.mtp.prefixes(config, MOST_LAYERS))
+    missing = sum(name.startswith(prefixes) for name in plan.missing)
+    unmapped = sum(name.startswith(prefixes) for name in plan.unmapped)
+    found = []
+    if missing:
+        message = f"{missing:,} tensors of the MTP layers are missing"
+        found.append(Finding("mtp/missing", "error", message))
+    if unmapped:
+        message = f"{unmapped:,} tensors of MTP layers have no rule and would be lost"
+        found.append(Finding("mtp/unmapped", "error", message))
+    return found
+
+
+def subject(prepared: Prepared) -> str:
+    """The model in a few words: architecture, decoder layers and MTP layers."""
+    config = prepared.request.config
+    architectures = config.get("architectures")
+    name = architectures[0] if isinstance(architectures, list) and architectures else None
+    layers = config.get("num_hidden_layers")
+    mtp = prepared.count.expected
+    return f"{name or prepared.family.model_type}  {layers} layers" + (f" + {mtp} MTP" if mtp else "")

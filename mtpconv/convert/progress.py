@@ -1,0 +1,12 @@
+"""How long work tells of itself: the caller decides whether and where it shows."""
+
+from collections.abc import Callable
+
+Advance = Callable[[int], None]
+Progress = Callable[[str, int], Advance]
+"""Begins a stage (`label`, total bytes) and gives the function to call with bytes done."""
+
+
+def silent(label: str, total: int) -> Advance:
+    """Shows nothing."""
+    return lambda done: None

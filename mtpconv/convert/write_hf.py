@@ -1,0 +1,96 @@
+"""Laying out and writing an HF folder: shards in the source's order, index, config, sidecars."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mtpconv.convert.execute import OutputFile, Segment
+from mtpconv.convert.headers import header_bytes
+from mtpconv.convert.hf import CONFIG, INDEX, HfLayout, ShardLayout
+from mtpconv.convert.manifest import Like
+from mtpconv.convert.publish import copy_file, write_bytes
+from mtpconv.convert.ranges import Piece, payload
+from mtpconv.mappings.ops import Moves
+from mtpconv.mappings.rule import Rule
+from mtpconv.mappings.spec import columns, rows
+
+Producers = Mapping[str, tuple[Rule, int]]
+"""For each HF tensor the rule that gives it and which of the rule's HF tensors it is."""
+
+
+def producers(rules: Iterable[Rule]) -> dict[str, tuple[Rule, int]]:
+    """Every HF name with its rule; a copy is given by what `hf[0]` is given by."""
+    found = {name: (rule, number) for rule in rules for number, name in enumerate(rule.hf)}
+    found.update({name: (rule, 0) for rule in rules for name in rule.copies})
+    return found
+
+
+def shard_file(
+    shard: ShardLayout,
+    rules: Producers,
+    pieces: Callable[[str], list[Piece]],
+    dtypes: Mapping[str, str],
+) -> OutputFile:
+    """One safetensors file; `pieces` finds stored Megatron tensors, `dtypes` are theirs by name."""
+    header = header_bytes(shard.tensors, shard.metadata, list(shard.order))
+    size = len(header) + sum(spec.nbytes for spec in shard.tensors.values())
+    return OutputFile(shard.file, size, partial(_segments, header, shard, rules, pieces, dtypes))
+
+
+def _segments(
+    header: bytes,
+    shard: ShardLayout,
+    rules: Producers,
+    pieces: Callable[[str], list[Piece]],
+    dtypes: Mapping[str, str],
+) -> Iterable[Segment]:
+    yield header
+    for name in shard.order:
+        rule, output = rules[name]
+        spec = shard.tensors[name]
+        back: Moves = rule.op.inverse()
+        inputs = [pieces(mcore) for mcore in rule.mcore]
+        band = (0, rows(spec.shape))
+        pair = (dtypes[rule.mcore[0]], spec.dtype)
+        yield payload(back, output, band, columns(spec.shape), inputs, pair, name)
+
+
+def changed_config(text: bytes, changes: Mapping[str, Any]) -> bytes:
+    """config.json's bytes with some integer keys set, everything else as it was where possible."""
+    wanted = json.loads(text) | dict(changes)
+    edited = text.decode()
+    for key, value in changes.items():
+        edited = re.sub(rf'("{re.escape(key)}"\s*:\s*)-?\d+', rf"\g<1>{value}", edited, count=1)
+    if json.loads(edited) == wanted:
+        return edited.encode()
+    return (json.dumps(wanted, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def write_sidecars(stage: Path, like: Like, layout: HfLayout) -> None:
+    """Every file beside the shards; the config comes last, so that no half looks whole."""
+    if layout.index is not None:
+        write_bytes(stage / INDEX, index_bytes(layout, like.root / INDEX))
+    for name in like.sidecars:
+        if name != CONFIG:
+            copy_file(like.root / name, stage / name)
+    config = (like.root / CONFIG).read_bytes()
+    if like.config_changes:
+        config = changed_config(config, like.config_changes)
+    write_bytes(stage / CONFIG, config)
+
+
+def index_bytes(layout: HfLayout, source: Path) -> bytes:
+    """The index of a layout: the source's own bytes where they say the same, else a new one."""
+    weight_map = {name: shard.file for shard in layout.shards for name in shard.tensors}
+    total = sum(spec.nbytes for spec in layout.tensors.values())
+    metadata = {**(layout.index or {}), "total_size": total}
+    if source.is_file():
+        text = source.read_bytes()
+        index = json.loads(text)
+        if index.get("metadata") == metadata and index.get("weight_map") == weight_map:
+            return text
+    index = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
+    return (json.dumps(index, indent=2, ensure_ascii=False) + "\n").encode()

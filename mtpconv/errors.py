@@ -1,0 +1,34 @@
+"""The errors a user of the package can meet. All of them mean "could not check" (exit code 2)."""
+
+
+class MtpconvError(Exception):
+    """Something stops the work before a verdict is possible.
+
+    `id` is the stable finding id, `what` says what is wrong and where, `mend` how to put it right.
+    """
+
+    def __init__(self, id: str, what: str, mend: str = "") -> None:
+        super().__init__(what)
+        self.id = id
+        self.what = what
+        self.mend = mend
+
+
+class ConfigError(MtpconvError):
+    """config.json lacks a key the mapping needs, or holds one that makes no sense."""
+
+
+class FormatError(MtpconvError):
+    """A file or folder is not a readable checkpoint of its kind, or is damaged."""
+
+
+class UnsafeError(MtpconvError):
+    """The input asks for something a checkpoint has no business asking for."""
+
+
+class OutputError(MtpconvError):
+    """The target cannot be written: it exists, is full, or is read-only."""
+
+
+class Narrowed(MtpconvError):
+    """A value would not survive the dtype it must be written in (this one is a FAIL, exit 1)."""

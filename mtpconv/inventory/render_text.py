@@ -1,0 +1,105 @@
+"""Reports for people: verdict first, what to do last, names whole at any width.
+
+Plain text, made for 80 columns; a name longer than that is never cut.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from mtpconv.inventory.collapse import collapse
+from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.report import Report
+
+WIDTH = 80
+_WORDS = {"pass": "PASS", "fail": "FAIL", "error": "ERROR"}
+
+
+def report_text(report: Report, *, strict: bool) -> str:
+    """The whole report as lines of text."""
+    code = report.exit_code(strict=strict)
+    word = "FAIL" if code == 1 else _WORDS[report.verdict]
+    head = "  ".join(part for part in (word, report.command, report.subject) if part)
+    lines = list(_wrapped(f"{head}: {report.reason}" if report.subject else f"{head}  {report.reason}"))
+    if report.facts:
+        lines.append("")
+        wide = max(len(label) for label, _ in report.facts)
+        lines += [f"  {label:<{wide}}  {text}" for label, text in report.facts]
+    for block in _blocks(report.findings):
+        lines += ["", *block]
+    if strict and code == 1 and report.verdict == "pass":
+        lines += ["", "Warnings count as failures under --strict."]
+    if report.next_step:
+        lines += ["", *_wrapped(report.next_step)]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "") -> Iterator[str]:
+    yield from textwrap.wrap(
+        text, WIDTH, subsequent_indent=indent or "  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _blocks(findings: Iterable[Finding]) -> Iterator[list[str]]:
+    """Tensor findings grouped by status and id, then the others one by one."""
+    grouped: dict[tuple[str, str, str], list[Finding]] = {}
+    single: list[Finding] = []
+    for finding in findings:
+        if finding.status and finding.name:
+            key = (finding.status, finding.id, finding.severity)
+            grouped.setdefault(key, []).append(finding)
+        else:
+            single.append(finding)
+    for (status, id, _), found in grouped.items():
+        yield _group(status, id, found)
+    order = {"error": 0, "warning": 1, "info": 2}
+    rest: list[str] = []
+    for finding in sorted(single, key=lambda finding: order[finding.severity]):
+        rest += textwrap.wrap(
+            f"{finding.severity:<8}{finding.id}  {finding.message}",
+            WIDTH,
+            subsequent_indent=" " * 10,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        if finding.hint:
+            rest += textwrap.wrap(
+                finding.hint, WIDTH, initial_indent=" " * 10, subsequent_indent=" " * 10
+            )
+    if rest:
+        yield rest
+
+
+def _group(status: str, id: str, found: list[Finding]) -> list[str]:
+    lines = [f"{status:<9} {len(found):,} tensor{'s' if len(found) > 1 else ''}  [{id}]"]
+    alike: dict[tuple[str, str, str, str], list[str]] = {}
+    for finding in found:
+        values = "" if finding.max_abs is None else _values(finding)
+        counterpart = finding.counterpart if status == "renamed" else ""
+        key = (finding.expected, finding.actual, values + finding.hint, counterpart)
+        alike.setdefault(key, []).append(finding.name)
+    for (expected, actual, note, counterpart), names in alike.items():
+        for pattern, count in collapse(names):
+            lines.append(f"  {pattern}" + (f"  ({count:,})" if count > 1 else ""))
+            if counterpart:
+                lines.append(f"      -> {counterpart}")
+        if expected or actual:
+            lines.append(f"      expected {expected or 'nothing'}, found {actual or 'nothing'}")
+        if note:
+            lines.append(f"      {note}")
+    return lines
+
+
+def _values(finding: Finding) -> str:
+    cosine = "undefined" if finding.cosine is None else f"{finding.cosine:.9f}"
+    return f"cosine {cosine}, max abs difference {finding.max_abs:.6g} "
+
+
+def size_text(nbytes: int) -> str:
+    """`1.5 TiB`, three significant digits."""
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            digits = 0 if unit == "B" or size >= 100 else 1 if size >= 10 else 2
+            return f"{size:,.{digits}f} {unit}"
+        size /= 1024
+    raise AssertionError

@@ -1,0 +1,57 @@
+"""A report: one verdict, its counts and findings, the same object whatever the output format."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mtpconv.inventory.findings import Finding, errors
+
+Verdict = Literal["pass", "fail", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check that ran (`pass`, `fail`) or did not (`skipped`), by a stable id."""
+
+    id: str
+    status: Literal["pass", "fail", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a command has to say.
+
+    `subject` is the model in a few words, `reason` the verdict's cause in one sentence, `facts`
+    label and text of each line under the verdict, `next_step` what to do now.
+    """
+
+    command: str
+    subject: str
+    reason: str
+    findings: tuple[Finding, ...] = ()
+    checks: tuple[Check, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    next_step: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    could_not_check: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """`error` if there could be no check, `fail` if there is an error finding or failed check."""
+        if self.could_not_check:
+            return "error"
+        failed = any(check.status == "fail" for check in self.checks)
+        return "fail" if failed or errors(self.findings) else "pass"
+
+    def exit_code(self, *, strict: bool) -> int:
+        """0 exact, 1 differences, 2 could not check; under `strict` warnings count as differences."""
+        if self.verdict != "pass":
+            return 2 if self.could_not_check else 1
+        return int(strict and any(finding.severity == "warning" for finding in self.findings))
+
+
+def status_counts(findings: Iterable[Finding]) -> dict[str, int]:
+    """How many findings have each status word."""
+    return dict(Counter(finding.status for finding in findings if finding.status))

@@ -1,0 +1,183 @@
+"""Rows that families share: attention, MLP, MoE and MTP wrapper, HF names to logical Megatron names.
+
+Every function takes the HF prefix and the Megatron prefix of a layer (both with a final dot) and
+gives the rules of one block. An MTP layer is a family's decoder-layer rows under another prefix
+plus `mtp_wrapper`. Megatron names are those of megatron-core's TransformerEngine spec.
+"""
+
+from dataclasses import dataclass
+
+from mtpconv.mappings.ops import Moves, concat, interleave_qkv, pad_rows, rename
+from mtpconv.mappings.rule import Ignore, Request, Row, Rule
+from mtpconv.mappings.spec import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Gqa:
+    """Sizes of a grouped-query attention. `qkv_bias`, `qk_norm`: whether those tensors exist."""
+
+    hidden: int
+    heads: int
+    groups: int
+    head_dim: int
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mla:
+    """Sizes of a multi-head latent attention; `q_lora` None means one full `q_proj`."""
+
+    hidden: int
+    heads: int
+    q_lora: int | None
+    kv_lora: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    """Sizes of a mixture of experts; `shared` is the shared experts' joint width (0: none)."""
+
+    hidden: int
+    experts: int
+    width: int
+    shared: int = 0
+    router_bias: bool = False
+
+
+def one(hf: str, mcore: str, shape: Shape, *, mcore_dtype: str | None = None) -> Rule:
+    """A tensor of `shape` that only changes its name."""
+    return Rule((hf,), (shape,), (mcore,), rename(shape[0]), mcore_dtype=mcore_dtype)
+
+
+def joined(hf: tuple[str, ...], shapes: tuple[Shape, ...], mcore: str, op: Moves) -> Rule:
+    """Several HF tensors that lie in one Megatron tensor."""
+    return Rule(hf, shapes, (mcore,), op)
+
+
+def embedding(request: Request, hf: str, vocab: int, hidden: int, copies: tuple[str, ...]) -> Rule:
+    """The input embedding `[vocab, hidden]`; `copies` hold the same bytes (tied head, MTP copies)."""
+    op = pad_rows(vocab, request.padded_vocab or vocab)
+    return Rule((hf,), ((vocab, hidden),), ("embedding.word_embeddings.weight",), op, copies)
+
+
+def output_layer(request: Request, hf: str, vocab: int, hidden: int, copies: tuple[str, ...]) -> Rule:
+    """The output head `[vocab, hidden]` of a model that does not tie it to the embedding."""
+    op = pad_rows(vocab, request.padded_vocab or vocab)
+    return Rule((hf,), ((vocab, hidden),), ("output_layer.weight",), op, copies)
+
+
+def gqa(hf: str, mcore: str, a: Gqa) -> list[Row]:
+    """Attention of one layer, with its input norm. Megatron interleaves q, k, v by KV group."""
+    q, kv = a.heads * a.head_dim, a.groups * a.head_dim
+    op = interleave_qkv(a.heads, a.groups, a.head_dim)
+    attention, linear = f"{hf}self_attn.", f"{mcore}self_attention."
+    parts = [f"{attention}{part}_proj" for part in "qkv"]
+    rules: list[Row] = [
+        one(f"{hf}input_layernorm.weight", f"{linear}linear_qkv.layer_norm_weight", (a.hidden,)),
+        joined(
+            tuple(f"{part}.weight" for part in parts),
+            ((q, a.hidden), (kv, a.hidden), (kv, a.hidden)),
+            f"{linear}linear_qkv.weight",
+            op,
+        ),
+        one(f"{attention}o_proj.weight", f"{linear}linear_proj.weight", (a.hidden, q)),
+    ]
+    if a.qkv_bias:
+        biases = tuple(f"{part}.bias" for part in parts)
+        rules.append(joined(biases, ((q,), (kv,), (kv,)), f"{linear}linear_qkv.bias", op))
+    if a.qk_norm:
+        for part in "qk":
+            name = f"{linear}{part}_layernorm.weight"
+            rules.append(one(f"{attention}{part}_norm.weight", name, (a.head_dim,)))
+    return rules
+
+
+def mla(hf: str, mcore: str, a: Mla) -> list[Row]:
+    """Latent attention of one layer, with its input norm (a module of its own here)."""
+    attention, linear = f"{hf}self_attn.", f"{mcore}self_attention."
+    q = a.heads * (a.nope_dim + a.rope_dim)
+    rules: list[Row] = [
+        one(f"{hf}input_layernorm.weight", f"{mcore}input_layernorm.weight", (a.hidden,))
+    ]
+
+    def weight(hf_name: str, mcore_name: str, shape: Shape) -> None:
+        rules.append(one(f"{attention}{hf_name}.weight", f"{linear}{mcore_name}", shape))
+
+    if a.q_lora is None:
+        weight("q_proj", "linear_q_proj.weight", (q, a.hidden))
+    else:
+        weight("q_a_proj", "linear_q_down_proj.weight", (a.q_lora, a.hidden))
+        weight("q_a_layernorm", "linear_q_up_proj.layer_norm_weight", (a.q_lora,))
+        weight("q_b_proj", "linear_q_up_proj.weight", (q, a.q_lora))
+    weight("kv_a_proj_with_mqa", "linear_kv_down_proj.weight", (a.kv_lora + a.rope_dim, a.hidden))
+    weight("kv_a_layernorm", "linear_kv_up_proj.layer_norm_weight", (a.kv_lora,))
+    weight("kv_b_proj", "linear_kv_up_proj.weight", (a.heads * (a.nope_dim + a.v_dim), a.kv_lora))
+    weight("o_proj", "linear_proj.weight", (a.hidden, a.heads * a.v_dim))
+    return rules
+
+
+def gated_mlp(hf: str, mcore: str, hidden: int, width: int) -> list[Row]:
+    """A SwiGLU MLP: gate and up in one `linear_fc1` (gate rows first), down is `linear_fc2`."""
+    return [
+        joined(
+            (f"{hf}gate_proj.weight", f"{hf}up_proj.weight"),
+            ((width, hidden), (width, hidden)),
+            f"{mcore}linear_fc1.weight",
+            concat(width, width),
+        ),
+        one(f"{hf}down_proj.weight", f"{mcore}linear_fc2.weight", (hidden, width)),
+    ]
+
+
+def dense_mlp(hf: str, mcore: str, hidden: int, width: int) -> list[Row]:
+    """A dense layer's MLP with the norm in front of it."""
+    norm = f"{mcore}mlp.linear_fc1.layer_norm_weight"
+    return [
+        one(f"{hf}post_attention_layernorm.weight", norm, (hidden,)),
+        *gated_mlp(f"{hf}mlp.", f"{mcore}mlp.", hidden, width),
+    ]
+
+
+def moe_mlp(hf: str, mcore: str, m: Moe) -> list[Row]:
+    """A mixture of experts with the norm in front of it, DeepSeek's spelling of the HF names."""
+    norm = f"{mcore}pre_mlp_layernorm.weight"
+    rules: list[Row] = [
+        one(f"{hf}post_attention_layernorm.weight", norm, (m.hidden,)),
+        one(f"{hf}mlp.gate.weight", f"{mcore}mlp.router.weight", (m.experts, m.hidden)),
+    ]
+    if m.router_bias:
+        # megatron-core keeps this one in fp32; rounding it moves tokens to other experts.
+        bias, router = f"{hf}mlp.gate.e_score_correction_bias", f"{mcore}mlp.router.expert_bias"
+        rules.append(one(bias, router, (m.experts,), mcore_dtype="F32"))
+    for expert in range(m.experts):
+        prefix = f"{mcore}mlp.experts.experts.{expert}."
+        rules += gated_mlp(f"{hf}mlp.experts.{expert}.", prefix, m.hidden, m.width)
+    if m.shared:
+        prefix = f"{mcore}mlp.shared_experts."
+        rules += gated_mlp(f"{hf}mlp.shared_experts.", prefix, m.hidden, m.shared)
+    return rules
+
+
+def mtp_wrapper(hf: str, mcore: str, hidden: int) -> list[Row]:
+    """The four tensors around an MTP layer's decoder layer, DeepSeek's spelling.
+
+    `eh_proj` is `[hidden, 2 * hidden]` and takes the embedding half first on both sides.
+    """
+    return [
+        one(f"{hf}enorm.weight", f"{mcore}enorm.weight", (hidden,)),
+        one(f"{hf}hnorm.weight", f"{mcore}hnorm.weight", (hidden,)),
+        one(f"{hf}eh_proj.weight", f"{mcore}eh_proj.weight", (hidden, 2 * hidden)),
+        one(f"{hf}shared_head.norm.weight", f"{mcore}final_layernorm.weight", (hidden,)),
+    ]
+
+
+def rotary_buffers(request: Request, hf_layers: list[str]) -> list[Row]:
+    """`inv_freq` buffers that old exports hold: derived from the config, so not carried over."""
+    names = [f"{layer}self_attn.rotary_emb.inv_freq" for layer in hf_layers]
+    names.append("model.rotary_emb.inv_freq")
+    why = "a RoPE buffer that both sides derive from the config"
+    return [Ignore(name, why) for name in names if name in request.observed]

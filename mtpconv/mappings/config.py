@@ -1,0 +1,71 @@
+"""Values of a config.json, read strictly: a wrong or missing key is an error that names it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mtpconv.errors import ConfigError
+
+Config = Mapping[str, Any]
+
+
+def integer(config: Config, key: str, default: int | None = None, *, least: int = 1) -> int:
+    """`config[key]` as an int >= `least`; `default` where the key is absent or null.
+
+    Raises ConfigError if there is neither, or the value is no such integer.
+    """
+    value = config.get(key)
+    if value is None:
+        value = default
+    if value is None:
+        raise ConfigError("config/missing-key", f"config.json has no '{key}'", "add it")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError("config/bad-value", f"config.json: '{key}' is {value!r}, not an int >= {least}")
+    return value
+
+
+def number(config: Config, key: str, default: float | None = None) -> float:
+    """`config[key]` as a float. Raises ConfigError if it is absent without default, or no number."""
+    value = config.get(key)
+    if value is None:
+        value = default
+    if value is None:
+        raise ConfigError("config/missing-key", f"config.json has no '{key}'", "add it")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError("config/bad-value", f"config.json: '{key}' is {value!r}, not a number")
+    return float(value)
+
+
+def flag(config: Config, key: str, default: bool = False) -> bool:
+    """`config[key]` as a bool. Raises ConfigError for anything else."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ConfigError("config/bad-value", f"config.json: '{key}' is {value!r}, not true or false")
+    return value
+
+
+def rope(config: Config) -> dict[str, Any]:
+    """RoPE settings from `rope_theta` + `rope_scaling` (transformers 4) or `rope_parameters` (5).
+
+    Raises ConfigError if both are there and contradict each other.
+    """
+    old = dict(config.get("rope_scaling") or {})
+    if config.get("rope_theta") is not None:
+        old["rope_theta"] = config["rope_theta"]
+    if "type" in old:
+        old.setdefault("rope_type", old.pop("type"))
+    new = dict(config.get("rope_parameters") or {})
+    if "type" in new:
+        new.setdefault("rope_type", new.pop("type"))
+    for key in old.keys() & new.keys():
+        if old[key] != new[key]:
+            raise ConfigError(
+                "config/rope-schema",
+                f"config.json: {key} is {old[key]!r} in rope_theta/rope_scaling"
+                f" and {new[key]!r} in rope_parameters",
+                "keep the one the model was trained with",
+            )
+    merged = {**old, **new}
+    merged.setdefault("rope_type", "default")
+    return merged

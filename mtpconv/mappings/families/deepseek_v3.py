@@ -1,0 +1,70 @@
+"""DeepSeek-V3, R1 and V3.1 (bf16): latent attention, experts, MTP.
+
+Facts from the releases' headers and `modeling_deepseek.py` beside them: the first
+`first_k_dense_replace` layers are dense; MTP layer k is stored as decoder layer
+`num_hidden_layers + k`, with copies of embedding and head. megatron-core needs no RoPE permutation.
+"""
+
+from mtpconv.mappings.blocks import Moe, dense_mlp, mla, moe_mlp, mtp_wrapper, rotary_buffers
+from mtpconv.mappings.config import Config, integer
+from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_router_args
+from mtpconv.mappings.mtp import trailing_prefixes
+from mtpconv.mappings.rule import Request, Row
+from mtpconv.mappings.sizes import mla_sizes
+from mtpconv.mappings.trunk import trunk
+
+
+def sparse_layers(config: Config) -> list[bool]:
+    """For each layer whether it holds experts (`first_k_dense_replace`, then `moe_layer_freq`)."""
+    dense = integer(config, "first_k_dense_replace", 3, least=0)
+    step = integer(config, "moe_layer_freq", 1)
+    layers = range(integer(config, "num_hidden_layers"))
+    return [layer >= dense and layer % step == 0 for layer in layers]
+
+
+def rules(request: Request) -> list[Row]:
+    """Rules of a deepseek_v3 checkpoint, MTP layers included."""
+    config = request.config
+    sizes, moe = mla_sizes(config), _moe(config)
+    mtp = trailing_prefixes(config, request.mtp_layers)
+    table = trunk(request, mtp)
+    layers = []
+    for layer, sparse in enumerate(sparse_layers(config)):
+        hf, mcore = f"model.layers.{layer}.", f"decoder.layers.{layer}."
+        layers.append(hf)
+        table += mla(hf, mcore, sizes)
+        if sparse:
+            table += moe_mlp(hf, mcore, moe)
+        else:
+            table += dense_mlp(hf, mcore, sizes.hidden, integer(config, "intermediate_size"))
+    for depth, hf in enumerate(mtp):
+        mcore = f"mtp.layers.{depth}."
+        table += mtp_wrapper(hf, mcore, sizes.hidden)
+        table += mla(hf, f"{mcore}transformer_layer.", sizes)
+        table += moe_mlp(hf, f"{mcore}transformer_layer.", moe)
+    return table + rotary_buffers(request, layers + mtp)
+
+
+def args(config: Config) -> Args:
+    """Megatron-LM arguments of a deepseek_v3 model."""
+    moe = _moe(config)
+    return (
+        common_args(config)
+        | mla_args(config, mla_sizes(config))
+        | sigmoid_router_args(config, moe.experts)
+        | {
+            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
+            "moe_shared_expert_intermediate_size": moe.shared or None,
+        }
+    )
+
+
+def _moe(config: Config) -> Moe:
+    width = integer(config, "moe_intermediate_size")
+    return Moe(
+        hidden=integer(config, "hidden_size"),
+        experts=integer(config, "n_routed_experts"),
+        width=width,
+        shared=integer(config, "n_shared_experts", 1, least=0) * width,
+        router_bias=True,
+    )

@@ -1,0 +1,62 @@
+"""Qwen3-MoE: Qwen3's attention, experts without a shared one, no MTP.
+
+Facts from transformers' `modeling_qwen3_moe.py` and `configuration_qwen3_moe.py`: a layer is sparse
+unless it is listed in `mlp_only_layers` or falls between `decoder_sparse_step`s.
+"""
+
+from mtpconv.mappings.blocks import Moe, dense_mlp, gqa, moe_mlp, rotary_buffers
+from mtpconv.mappings.config import Config, flag, integer
+from mtpconv.mappings.families.llama import qwen3_sizes
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args
+from mtpconv.mappings.rule import Request, Row
+from mtpconv.mappings.trunk import trunk
+
+
+def sparse_layers(config: Config) -> list[bool]:
+    """For each layer whether it holds experts."""
+    dense = set(config.get("mlp_only_layers") or ())
+    step = integer(config, "decoder_sparse_step", 1)
+    layers = range(integer(config, "num_hidden_layers"))
+    return [layer not in dense and (layer + 1) % step == 0 for layer in layers]
+
+
+def rules(request: Request) -> list[Row]:
+    """Rules of a qwen3_moe checkpoint."""
+    config = request.config
+    sizes = qwen3_sizes(config)
+    moe = Moe(sizes.hidden, _experts(config), integer(config, "moe_intermediate_size"))
+    table = trunk(request, [])
+    layers = []
+    for layer, sparse in enumerate(sparse_layers(config)):
+        hf, mcore = f"model.layers.{layer}.", f"decoder.layers.{layer}."
+        layers.append(hf)
+        table += gqa(hf, mcore, sizes)
+        if sparse:
+            table += moe_mlp(hf, mcore, moe)
+        else:
+            table += dense_mlp(hf, mcore, sizes.hidden, integer(config, "intermediate_size"))
+    return table + rotary_buffers(request, layers)
+
+
+def args(config: Config) -> Args:
+    """Megatron-LM arguments of a qwen3_moe model."""
+    return (
+        common_args(config)
+        | gqa_args(qwen3_sizes(config))
+        | {
+            "num_experts": _experts(config),
+            "moe_ffn_hidden_size": integer(config, "moe_intermediate_size"),
+            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
+            "moe_router_topk": integer(config, "num_experts_per_tok"),
+            "moe_router_score_function": "softmax",
+            # Without renormalisation the weights are those of a softmax over all experts.
+            "moe_router_pre_softmax": not flag(config, "norm_topk_prob"),
+            "moe_router_enable_expert_bias": False,
+            "moe_grouped_gemm": True,
+        }
+    )
+
+
+def _experts(config: Config) -> int:
+    """`num_experts`, or `num_local_experts` as transformers 5 also writes it."""
+    return integer(config, "num_experts", config.get("num_local_experts"))

@@ -1,0 +1,205 @@
+"""How logical Megatron names lie on disk, and the only place that knows.
+
+Writing: `lay_out` turns logical tensors into keys with global shapes. Reading: `logical_places`
+parses the keys a fresh reader found, whatever program wrote them; it shares no table with the
+writing side, so that an error in one of the two shows in a round trip. Facts: megatron-core's
+`sharded_state_dict` (0.16 to 0.19): experts are stacked under `mlp.experts.experts.`, a homogeneous
+decoder under `decoder.layers.`; MTP layers never are.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from mtpconv.errors import FormatError
+from mtpconv.mappings.spec import Shape, TensorSpec, rows
+
+EXPERTS = "mlp.experts.experts."
+DECODER = "decoder.layers."
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A logical tensor on disk: `key`, the leading coordinates `index`, and what is left of it."""
+
+    key: str
+    index: tuple[int, ...]
+    spec: TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key to write: global shape and dtype, and which logical tensor lies at which index."""
+
+    spec: TensorSpec
+    members: dict[tuple[int, ...], str]
+
+
+def lay_out(tensors: Mapping[str, TensorSpec], *, stacked: bool) -> dict[str, Key]:
+    """Keys of a checkpoint that holds the logical `tensors`, per layer or with the decoder stacked.
+
+    Raises FormatError if the tensors do not fill a key (layers that differ cannot be stacked).
+    """
+    members: dict[str, dict[tuple[int, ...], str]] = {}
+    for name in tensors:
+        key, index = _written(name, stacked)
+        members.setdefault(key, {})[index] = name
+    return {key: _key(key, found, tensors) for key, found in members.items()}
+
+
+def _written(name: str, stacked: bool) -> tuple[str, tuple[int, ...]]:
+    key, index = name, []
+    if stacked and name.startswith(DECODER):
+        layer, _, rest = name.removeprefix(DECODER).partition(".")
+        key = DECODER + rest
+        index.append(int(layer))
+    head, found, rest = key.partition(EXPERTS)
+    if found:
+        expert, _, leaf = rest.partition(".")
+        key = head + EXPERTS + leaf
+        index.append(int(expert))
+    return key, tuple(index)
+
+
+def _key(key: str, members: dict[tuple[int, ...], str], tensors: Mapping[str, TensorSpec]) -> Key:
+    specs = {tensors[name] for name in members.values()}
+    extent = tuple(max(axis) + 1 for axis in zip(*members, strict=True))
+    filled = 1
+    for length in extent:
+        filled *= length
+    if len(specs) > 1 or filled != len(members):
+        raise FormatError(
+            "layout/heterogeneous",
+            f"{key}: the layers do not all hold the same tensor, so they cannot be stacked",
+            "use --layer-layout per-layer",
+        )
+    (spec,) = specs
+    return Key(TensorSpec((*extent, *spec.shape), spec.dtype), members)
+
+
+def logical_places(keys: Mapping[str, TensorSpec]) -> dict[str, Place]:
+    """Logical tensors held by the keys found on disk, stacked axes taken apart.
+
+    Raises FormatError if two keys hold the same logical tensor.
+    """
+    places: dict[str, Place] = {}
+    for key, spec in keys.items():
+        for name, index in _members(key, spec.shape):
+            if name in places:
+                raise FormatError(
+                    "mtp/alias-conflict" if name.startswith("mtp.") else "layout/conflict",
+                    f"'{places[name].key}' and '{key}' both hold {name}",
+                    "remove one of the two",
+                )
+            rest = TensorSpec(spec.shape[len(index) :], spec.dtype)
+            places[name] = Place(key, index, rest)
+    return places
+
+
+def _members(key: str, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """`(logical name, index)` of everything that one key holds."""
+    parts = canonical(key).split(".")
+    axes: list[int] = []
+    if parts[:2] == ["decoder", "layers"] and len(parts) > 2 and not parts[2].isdecimal():
+        parts.insert(2, "")
+        axes.append(2)
+    for at in range(len(parts) - 3):
+        if parts[at : at + 3] == ["mlp", "experts", "experts"] and not parts[at + 3].isdecimal():
+            parts.insert(at + 3, "")
+            axes.append(at + 3)
+            break
+    if len(axes) >= len(shape) + 1 or not axes:
+        yield ".".join(parts), ()
+        return
+    for index in _indices(shape[: len(axes)]):
+        for axis, number in zip(axes, index, strict=True):
+            parts[axis] = str(number)
+        yield ".".join(parts), index
+
+
+def _indices(extent: Shape) -> Iterator[tuple[int, ...]]:
+    if not extent:
+        yield ()
+        return
+    for first in range(extent[0]):
+        for rest in _indices(extent[1:]):
+            yield first, *rest
+
+
+PREFIXES = ("language_model.", "model.", "module.")
+"""Wrappers around the GPT model that some programs leave in front of its keys."""
+
+
+def canonical(key: str) -> str:
+    """A key with the spelling this package uses: no wrapper prefix, `transformer_layer` in MTP."""
+    for prefix in PREFIXES:
+        if key.startswith(prefix):
+            key = key.removeprefix(prefix)
+    if key.startswith("mtp.layers."):
+        parts = key.split(".")
+        if len(parts) > 3 and parts[3] == "mtp_model_layer":
+            parts[3] = "transformer_layer"
+            key = ".".join(parts)
+    return key
+
+
+_NORMS = (
+    ("input_layernorm.weight", "self_attention.linear_qkv.layer_norm_weight"),
+    ("pre_mlp_layernorm.weight", "mlp.linear_fc1.layer_norm_weight"),
+    ("self_attention.q_layernorm.weight", "self_attention.linear_q_up_proj.layer_norm_weight"),
+    ("self_attention.kv_layernorm.weight", "self_attention.linear_kv_up_proj.layer_norm_weight"),
+)
+
+
+def norm_aliases(name: str) -> Iterator[str]:
+    """Other names of a logical norm: fused into the next linear (TE spec) or a module (local)."""
+    for separate, fused in _NORMS:
+        for ours, theirs in ((separate, fused), (fused, separate)):
+            if name.endswith("." + ours):
+                yield name.removesuffix(ours) + theirs
+
+
+_NO_EXTRA_STATE = ("embedding.word_embeddings", "output_layer", "mlp.router", "mlp.shared_experts")
+
+
+def extra_states(names: Iterable[str], *, stacked: bool) -> dict[str, Shape]:
+    """`_extra_state` entries: key and the extents of its index, for the logical tensors `names`.
+
+    The superset of what megatron-core 0.14 to 0.19 asks for: one entry a linear or norm module (an
+    expert counts as one), and one for each layer's `core_attention`.
+    """
+    modules: dict[str, None] = {}
+    for name in names:
+        module = name.rpartition(".")[0]
+        if module.endswith(_NO_EXTRA_STATE):
+            continue
+        modules[module] = None
+        head, found, _ = module.partition(".self_attention.")
+        if found:
+            modules[f"{head}.self_attention.core_attention"] = None
+    indices: dict[str, list[tuple[int, ...]]] = {}
+    for module in modules:
+        key, index = _written(f"{module}._extra_state", stacked)
+        indices.setdefault(key, []).append(index)
+    return {
+        key: tuple(max(axis) + 1 for axis in zip(*found, strict=True)) or (1,)
+        for key, found in indices.items()
+    }
+
+
+LARGEST_CHUNK = 64 << 20
+"""A loader reads a stored chunk whole, so a large tensor is stored in bands of at most this size."""
+
+
+def row_bands(name: str, spec: TensorSpec) -> list[tuple[int, int]]:
+    """Rows `[first, last)` of a logical tensor that are stored as one chunk each.
+
+    A job asks for the gate rows and the up rows of `linear_fc1` separately, so they are cut apart.
+    """
+    height = rows(spec.shape)
+    parts = [(0, height)]
+    if name.endswith("linear_fc1.weight") and height % 2 == 0:
+        parts = [(0, height // 2), (height // 2, height)]
+    most = max(1, LARGEST_CHUNK // max(1, spec.nbytes // max(1, height)))
+    return [
+        (first, min(first + most, last)) for start, last in parts for first in range(start, last, most)
+    ]

@@ -1,0 +1,73 @@
+"""Which families there are, by the `model_type` of config.json."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mtpconv.errors import ConfigError
+from mtpconv.mappings.config import Config, integer
+from mtpconv.mappings.families import deepseek_v3, glm4_moe, llama, qwen3_moe
+from mtpconv.mappings.megatron_args import Args, mtp_args
+from mtpconv.mappings.mtp import MtpCount, trailing_prefixes, trailing_stored
+from mtpconv.mappings.rule import Request, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Mtp:
+    """How a family's release stores MTP: the config key, the HF prefixes, how to count layers."""
+
+    key: str
+    prefixes: Callable[[Config, int], list[str]]
+    stored: Callable[[Config, Iterable[str]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family: its rules, its Megatron-LM arguments, and its MTP convention (None: has none)."""
+
+    model_type: str
+    rules: Callable[[Request], list[Row]]
+    args: Callable[[Config], Args]
+    moe: bool = False
+    mtp: Mtp | None = None
+
+    def count_mtp(self, config: Config, names: Iterable[str]) -> MtpCount:
+        """MTP layers that `config` declares and that `names` hold."""
+        if self.mtp is None:
+            return MtpCount(None, 0)
+        declared = config.get(self.mtp.key)
+        count = None if declared is None else integer(config, self.mtp.key, least=0)
+        return MtpCount(count, self.mtp.stored(config, names))
+
+    def megatron_args(self, config: Config, mtp_layers: int) -> Args:
+        """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
+        return self.args(config) | mtp_args(mtp_layers)
+
+
+_TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_stored)
+
+FAMILIES: dict[str, Family] = {
+    family.model_type: family
+    for family in (
+        Family("llama", llama.llama_rules, llama.llama_args),
+        Family("qwen2", llama.qwen2_rules, llama.qwen2_args),
+        Family("qwen3", llama.qwen3_rules, llama.qwen3_args),
+        Family("qwen3_moe", qwen3_moe.rules, qwen3_moe.args, moe=True),
+        Family("glm4_moe", glm4_moe.rules, glm4_moe.args, moe=True, mtp=_TRAILING),
+        Family("deepseek_v3", deepseek_v3.rules, deepseek_v3.args, moe=True, mtp=_TRAILING),
+    )
+}
+
+
+def family_of(config: Config) -> Family:
+    """The family of a config.json. Raises ConfigError for one that is not supported."""
+    model_type = config.get("model_type")
+    if model_type is None:
+        raise ConfigError("config/missing-key", "config.json has no 'model_type'", "add it")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise ConfigError(
+            "config/unknown-family",
+            f"model_type {model_type!r} is not a family mtpconv knows",
+            f"known: {known}",
+        )
+    return FAMILIES[model_type]
