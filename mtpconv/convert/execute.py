@@ -94,7 +94,7 @@ def _write_file(
     stop: threading.Event,
 ) -> None:
     try:
-        with _Sources() as sources, _Writer(path, output.size, progress, stop) as writer:
+        with Sources() as sources, _Writer(path, output.size, progress, stop) as writer:
             for segment in output.segments():
                 if isinstance(segment, bytes):
                     writer.write(segment)
@@ -125,7 +125,7 @@ def output_error(error: OSError, path: Path) -> OutputError:
     return OutputError("disk/io-error", f"{path}: {error.strerror or error}")
 
 
-def _write_payload(writer: "_Writer", part: Payload, sources: "_Sources", convert: Convert) -> None:
+def _write_payload(writer: "_Writer", part: Payload, sources: "Sources", convert: Convert) -> None:
     if part.cast is not None:
         for block in source_blocks(part, sources.read):
             converted = convert(block, part.cast, part.name)
@@ -140,7 +140,7 @@ def _write_payload(writer: "_Writer", part: Payload, sources: "_Sources", conver
             writer.write(block)
 
 
-def _copy_range(writer: "_Writer", strip: Strip, sources: "_Sources") -> None:
+def _copy_range(writer: "_Writer", strip: Strip, sources: "Sources") -> None:
     done = 0
     while done < strip.run:
         window = writer.window(min(strip.run - done, BLOCK))
@@ -207,7 +207,7 @@ def _row_by_row(strip: Strip, row_bytes: int) -> Strip:
     return Strip(strip.path, strip.source, strip.target, rows, row_bytes, row_bytes, row_bytes)
 
 
-class _Sources:
+class Sources:
     """Open source files of one thread, the least recently used closed first."""
 
     _MOST = 64
@@ -215,7 +215,7 @@ class _Sources:
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}
 
-    def __enter__(self) -> "_Sources":
+    def __enter__(self) -> "Sources":
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -1,0 +1,5 @@
+"""`python -m mtpconv`."""
+
+from mtpconv.cli import main
+
+main()

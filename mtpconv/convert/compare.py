@@ -1,0 +1,126 @@
+"""A produced HF folder against its source: headers, then every byte."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+from mtpconv.convert.headers import read_header
+from mtpconv.convert.hf import CONFIG, INDEX, HfCheckpoint
+from mtpconv.convert.progress import Advance
+from mtpconv.convert.values import Where, difference, same_bytes
+from mtpconv.inventory.diff import header_findings
+from mtpconv.inventory.findings import Finding
+from mtpconv.mappings.spec import TensorSpec
+
+
+@dataclass
+class Comparison:
+    """Collects what came back, shard by shard, so that a shard can be deleted once it was read."""
+
+    source: HfCheckpoint
+    check: bool
+    dropped: frozenset[str] = frozenset()
+    came_back: dict[str, TensorSpec] = field(default_factory=dict)
+    digests: dict[str, bytes] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    compared: int = 0
+    compared_bytes: int = 0
+
+    @property
+    def expected(self) -> dict[str, TensorSpec]:
+        """The source's tensors, less those dropped on request."""
+        tensors = self.source.tensors
+        return {name: spec for name, spec in tensors.items() if name not in self.dropped}
+
+    def add_shard(self, path: Path, advance: Advance) -> None:
+        """Compare one produced shard. Raises FormatError if it is no safetensors file."""
+        header = read_header(path)
+        layout = self.source.headers.get(path.name)
+        if layout is not None and header.metadata != layout.metadata:
+            message = f"{path.name}: the header's __metadata__ changed"
+            self.findings.append(Finding("file/metadata", "error", message, "changed", path.name))
+        for name, spec in header.tensors.items():
+            self.came_back[name] = spec
+            result = Where(path, header.offsets[name], spec.nbytes)
+            if name not in self.source.tensors:
+                self.digests[name] = digest(result)
+            elif self.check and self.source.tensors[name] == spec:
+                self._compare(name, spec, result)
+            advance(spec.nbytes)
+        if layout is not None:
+            kept = [name for name in layout.tensors if name not in self.dropped]
+            if kept != list(header.tensors) and set(kept) == set(header.tensors):
+                message = f"{path.name}: the same tensors in another order"
+                self.findings.append(Finding("file/order", "error", message, "changed", path.name))
+
+    def _compare(self, name: str, spec: TensorSpec, result: Where) -> None:
+        source = Where(*self.source.locations[name], spec.nbytes)
+        self.compared += 1
+        self.compared_bytes += spec.nbytes
+        if same_bytes(source, result):
+            return
+        apart = difference(source, result, spec.dtype)
+        self.findings.append(
+            Finding(
+                "inv/changed",
+                "error",
+                f"{name}: its bytes differ",
+                "changed",
+                name,
+                cosine=apart.cosine,
+                max_abs=apart.max_abs,
+            )
+        )
+
+    def finish(self) -> list[Finding]:
+        """All findings, those of names and shapes included."""
+
+        def digest_of(side: str, name: str) -> bytes:
+            if side == "result":
+                return self.digests[name]
+            spec = self.source.tensors[name]
+            return digest(Where(*self.source.locations[name], spec.nbytes))
+
+        by_header = header_findings(self.expected, self.came_back, digest_of)
+        return [*by_header, *self.findings]
+
+
+def digest(where: Where) -> bytes:
+    """A digest of a payload, to tell equal bytes under two names."""
+    state = blake2b(digest_size=16)
+    with where.path.open("rb") as file:
+        file.seek(where.offset)
+        left = where.nbytes
+        while left:
+            block = file.read(min(left, 1 << 20))
+            if not block:
+                break
+            state.update(block)
+            left -= len(block)
+    return state.digest()
+
+
+def sidecar_findings(
+    source: HfCheckpoint, folder: Path, config_changed: bool
+) -> Iterator[Finding]:
+    """Files beside the shards that did not come back byte for byte."""
+    names = [*source.sidecars, *([INDEX] if source.index is not None else [])]
+    for name in names:
+        came = folder / name
+        if not came.is_file():
+            message = f"{name} did not come back"
+            yield Finding("sidecar/missing", "error", message, "missing", name)
+        elif came.read_bytes() != (source.root / name).read_bytes():
+            if name == CONFIG and config_changed:
+                continue
+            if name == INDEX and _stale_index(source):
+                message = "the index came back with its true total_size or entries"
+                yield Finding("index/mended", "info", message)
+                continue
+            message = f"{name} came back with other bytes"
+            yield Finding("sidecar/changed", "error", message, "changed", name)
+
+
+def _stale_index(source: HfCheckpoint) -> bool:
+    return any(finding.id in ("index/total-size", "index/unlisted") for finding in source.findings)

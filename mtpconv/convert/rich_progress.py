@@ -1,0 +1,39 @@
+"""Progress on stderr: bytes, rate and time left; nothing when stderr is not a terminal."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mtpconv.convert.progress import Advance, Progress, silent
+
+
+@contextmanager
+def shown() -> Iterator[Progress]:
+    """A progress display for the duration of the block."""
+    if not sys.stderr.isatty():
+        yield silent
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress as Bars,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )  # fmt: skip
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+
+        def begin(label: str, total: int) -> Advance:
+            task = bars.add_task(label, total=total)
+            return lambda done: bars.update(task, advance=done)
+
+        yield begin

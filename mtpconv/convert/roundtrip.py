@@ -1,0 +1,250 @@
+"""HF to torch_dist and back through real files, compared tensor by tensor with the source."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mtpconv.convert.cast import convert
+from mtpconv.convert.compare import Comparison, sidecar_findings
+from mtpconv.convert.execute import output_error, write_files
+from mtpconv.convert.hf import HfCheckpoint, open_hf
+from mtpconv.convert.hf2mcore import (
+    LayerLayout,
+    ToMcore,
+    mcore_output,
+    mtp_text,
+    narrowed,
+    refusal,
+    write_mcore,
+    written_layout,
+)
+from mtpconv.convert.hf2mcore import plan_facts as hf_facts
+from mtpconv.convert.mcore2hf import McorePlan, hf_files, plan_mcore
+from mtpconv.convert.mcore2hf import plan_facts as mcore_facts
+from mtpconv.convert.memory import in_memory
+from mtpconv.convert.prepare import HfPlan, plan_hf, subject
+from mtpconv.convert.progress import Progress, silent
+from mtpconv.convert.publish import publish, require_apart, require_free, require_room, staging
+from mtpconv.convert.write_hf import write_sidecars
+from mtpconv.errors import Narrowed
+from mtpconv.inventory.findings import Finding, errors
+from mtpconv.inventory.render_text import size_text
+from mtpconv.inventory.report import Check, Report, status_counts
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """What a user may ask. `check` compares every byte; `keep` is where both results stay."""
+
+    check: bool = False
+    keep: Path | None = None
+    workdir: Path | None = None
+    in_memory: bool = False
+    layer_layout: LayerLayout = "auto"
+    pad_multiple: int | None = None
+    no_mtp: bool = False
+    carry_copies: bool = False
+
+
+def roundtrip(source: Path, options: RoundTrip, progress: Progress = silent) -> Report:
+    """Convert there and back and say for every tensor whether it is still the same.
+
+    If the plan is not whole nothing is written. Raises MtpconvError where there can be no verdict.
+    """
+    hf = open_hf(source)
+    planned = plan_hf(
+        hf,
+        no_mtp=options.no_mtp,
+        pad_multiple=options.pad_multiple,
+        carry_copies=options.carry_copies,
+    )
+    if errors(planned.findings):
+        return refusal("roundtrip", planned)
+    if options.in_memory:
+        return _in_memory_report(planned, progress)
+    try:
+        with _work_folder(hf, planned, options) as work:
+            release = to_mcore(work, planned, options, progress)
+            return back_and_compare(planned, release, work / "hf", options, progress)
+    except Narrowed as error:
+        return narrowed("roundtrip", planned, error)
+
+
+@contextmanager
+def _work_folder(hf: HfCheckpoint, planned: HfPlan, options: RoundTrip) -> Iterator[Path]:
+    """A folder for both results with room for them; kept by rename, else removed."""
+    need = disk_needed(planned, keep=options.keep is not None)
+    if options.keep is not None:
+        require_apart(hf.root, options.keep)
+        require_free(options.keep, force=False)
+        require_room(options.keep, need)
+        with staging(options.keep) as work:
+            yield work
+            publish(work, options.keep)
+        return
+    base = options.workdir or Path(tempfile.gettempdir())
+    require_room(base, need)
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix="mtpconv-roundtrip-", dir=base))
+    except OSError as error:
+        raise output_error(error, base) from error
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def disk_needed(planned: HfPlan, *, keep: bool) -> int:
+    """Bytes of disk a round trip takes: the torch_dist side whole, and two shards or all of HF."""
+    hf = planned.hf
+    total = sum(spec.nbytes for spec in planned.plan.target.values())
+    shards = sorted(header.size for header in hf.headers.values())
+    back = sum(shards) if keep else sum(shards[-1:])
+    return total + total // 50 + back
+
+
+def to_mcore(work: Path, planned: HfPlan, options: RoundTrip, progress: Progress) -> Path:
+    """Write the torch_dist side into `work/mcore/release`."""
+    way = ToMcore(
+        layer_layout=options.layer_layout,
+        pad_multiple=options.pad_multiple,
+        no_mtp=options.no_mtp,
+        carry_copies=options.carry_copies,
+    )
+    output = mcore_output(planned, way)
+    release = work / "mcore" / way.folder
+    release.mkdir(parents=True)
+    write_mcore(release, planned, output, way, progress)
+    return release
+
+
+def back_and_compare(
+    planned: HfPlan, release: Path, target: Path, options: RoundTrip, progress: Progress
+) -> Report:
+    """Read the torch_dist side afresh, produce each shard, compare it and delete it again."""
+    back = plan_mcore(release, None, no_mtp=False)
+    dropped = planned.prepared.dropped
+    comparison = Comparison(planned.hf, options.check, dropped)
+    if errors(back.findings):
+        for name, spec in back.plan.target.items():
+            comparison.came_back[name] = spec
+        broken = (*planned.findings, *back.findings)
+        return _report(planned, back, comparison, broken, options)
+    target.mkdir()
+    files, reader = hf_files(back)
+    try:
+        total = sum(file.size for file in files)
+        advance = progress("back to safetensors and compare", total * (2 if options.check else 1))
+        for file in files:
+            write_files(target, [file], convert, advance)
+            comparison.add_shard(target / file.name, advance if options.check else lambda done: None)
+            if options.keep is None:
+                (target / file.name).unlink()
+    finally:
+        reader.close()
+    write_sidecars(target, back.like, back.layout)
+    found = (
+        *planned.findings,
+        *_new(planned, back),
+        *comparison.finish(),
+        *sidecar_findings(planned.hf, target, bool(back.like.config_changes)),
+    )
+    return _report(planned, back, comparison, found, options)
+
+
+def _new(planned: HfPlan, back: McorePlan) -> list[Finding]:
+    """The way back's findings that the way there has not told already."""
+    return [finding for finding in back.findings if finding not in planned.findings]
+
+
+def _report(
+    planned: HfPlan,
+    back: McorePlan,
+    comparison: Comparison,
+    found: tuple[Finding, ...],
+    options: RoundTrip,
+) -> Report:
+    lost = errors(found)
+    checks = [Check("plan", "pass"), Check("headers", _status(found, ("inv/changed",)))]
+    if options.check:
+        checks.append(Check("bytes", "fail" if lost else "pass"))
+    else:
+        checks.append(Check("bytes", "skipped"))
+    facts = [*hf_facts(planned), mcore_facts(back)[1], ("mtp", _mtp_both(planned, back))]
+    if options.check:
+        compared = f"{comparison.compared:,} tensors, {size_text(comparison.compared_bytes)}"
+        facts.append(("compared", f"{compared}, every byte"))
+    else:
+        facts.append(("compared", "names, shapes, dtypes (--check compares every byte)"))
+    shared = sum(len(rule.copies) for rule in planned.plan.rules)
+    if shared:
+        facts.append(("shared", f"{shared} copies bit-identical to the tensor they are copies of"))
+    if options.keep is not None:
+        facts.append(("kept", f"{options.keep} (mcore/, hf/)"))
+    if lost:
+        reason = lost[0].message if len(lost) == 1 else f"{len(lost):,} tensors did not come back"
+    elif options.check:
+        reason = f"all {comparison.compared:,} tensors came back bit for bit"
+    else:
+        reason = f"all {len(comparison.came_back):,} names, shapes and dtypes came back"
+    step = "Safe to convert: mtpconv hf2mcore." if not lost else "Do not train on this conversion."
+    if not options.check and not lost:
+        step = "Run it with --check before you rely on it: that compares every byte."
+    return Report(
+        "roundtrip --check" if options.check else "roundtrip",
+        subject(planned.prepared),
+        reason,
+        found,
+        tuple(checks),
+        tuple(facts),
+        step,
+        status_counts(found) | {"equal": comparison.compared - _changed(found)},
+        {"plans": {"hf_to_mcore": _counts(planned), "mcore_to_hf": _back_counts(back)}},
+    )
+
+
+def _status(found: tuple[Finding, ...], besides: tuple[str, ...]) -> str:
+    return "fail" if any(finding.id not in besides for finding in errors(found)) else "pass"
+
+
+def _changed(found: tuple[Finding, ...]) -> int:
+    return sum(finding.id == "inv/changed" for finding in found)
+
+
+def _mtp_both(planned: HfPlan, back: McorePlan) -> str:
+    layers = {name.split(".")[2] for name in back.checkpoint.places if name.startswith("mtp.")}
+    return f"{mtp_text(planned, planned.prepared.request.mtp_layers)}, {len(layers)} read back"
+
+
+def _counts(planned: HfPlan) -> dict[str, int]:
+    plan = planned.plan
+    return {"read": plan.reads, "written": len(plan.target), "ignored": len(plan.ignored)}
+
+
+def _back_counts(back: McorePlan) -> dict[str, int]:
+    return {"read": back.plan.reads, "written": len(back.plan.target)}
+
+
+def _in_memory_report(planned: HfPlan, progress: Progress) -> Report:
+    comparison = in_memory(planned, progress)
+    found = (*planned.findings, *comparison.findings)
+    lost = errors(found)
+    reason = (
+        f"{len(lost):,} tensors did not come back"
+        if lost
+        else f"{comparison.compared:,} tensors came back bit for bit, rule by rule in memory"
+    )
+    return Report(
+        "roundtrip --in-memory",
+        subject(planned.prepared),
+        reason,
+        found,
+        (Check("plan", "pass"), Check("bytes", "fail" if lost else "pass")),
+        (*hf_facts(planned), ("mtp", mtp_text(planned, planned.prepared.request.mtp_layers))),
+        "No file was written, so the torch_dist format itself is not proven: roundtrip --check is.",
+        status_counts(found) | {"equal": comparison.compared - len(lost)},
+    )

@@ -1,0 +1,69 @@
+"""The inventory of any checkpoint folder, whichever format it turns out to be."""
+
+from pathlib import Path
+
+from mtpconv.convert.hf import is_hf, open_hf, require_folder
+from mtpconv.convert.manifest import SIDECARS
+from mtpconv.convert.hf import read_config
+from mtpconv.convert.mcore import is_mcore, open_mcore
+from mtpconv.errors import FormatError
+from mtpconv.inventory.groups import grouped, hf_group, mcore_group
+from mtpconv.inventory.inventory import Inventory
+from mtpconv.mappings.registry import FAMILIES
+
+
+def take_inventory(path: Path) -> Inventory:
+    """Read the headers of an HF or Megatron checkpoint. Raises FormatError for anything else."""
+    require_folder(path)
+    if is_hf(path):
+        return _hf(path)
+    if is_mcore(path):
+        return _mcore(path)
+    raise FormatError(
+        "file/not-a-checkpoint",
+        f"{path}: neither a HuggingFace checkpoint (no config.json, no .safetensors)"
+        " nor a Megatron one (no .metadata, no tracker file)",
+        "check the path",
+    )
+
+
+def _hf(path: Path) -> Inventory:
+    hf = open_hf(path)
+    model_type = hf.config.get("model_type")
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    declared, stored = None, 0
+    if family is not None:
+        count = family.count_mtp(hf.config, hf.tensors)
+        declared, stored = count.declared, count.stored
+    return Inventory(
+        str(path),
+        "hf",
+        model_type if isinstance(model_type, str) else None,
+        hf.tensors,
+        grouped(hf.tensors, hf_group(family, hf.config)),
+        declared,
+        stored,
+        tuple(f"{finding.severity}: {finding.message}" for finding in hf.findings),
+    )
+
+
+def _mcore(path: Path) -> Inventory:
+    checkpoint = open_mcore(path)
+    groups = grouped(checkpoint.tensors, mcore_group)
+    declared = checkpoint.argument("mtp_num_layers")
+    known = (checkpoint.common or {}).get("args") is not None
+    stored = sum(group.name.startswith("mtp") for group in groups)
+    family = None
+    if (checkpoint.folder / SIDECARS).is_dir():
+        family = read_config(checkpoint.folder / SIDECARS).get("model_type")
+    return Inventory(
+        str(path),
+        "torch_dist",
+        family if isinstance(family, str) else None,
+        checkpoint.tensors,
+        groups,
+        (declared if isinstance(declared, int) else 0) if known else None,
+        stored,
+        (f"{len(checkpoint.places):,} logical tensors (one per layer and expert)",),
+        checkpoint.skipped,
+    )

@@ -1,0 +1,77 @@
+"""An inventory in groups: embedding, decoder, each MTP layer, head, scales, other."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mtpconv.mappings.layout import canonical
+from mtpconv.mappings.mtp import MOST_LAYERS
+from mtpconv.mappings.registry import Family
+from mtpconv.mappings.spec import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A part of a checkpoint by name: how many tensors, elements and bytes it has."""
+
+    name: str
+    tensors: int
+    elements: int
+    nbytes: int
+
+
+_SCALES = (".weight_scale_inv", ".weight_scale", ".scale", ".input_scale", ".weight_scale_2")
+
+
+def hf_group(family: Family | None, config: Mapping[str, object]) -> Callable[[str], str]:
+    """Names the group of an HF tensor. An MTP layer's own scales and copies belong to that layer."""
+    prefixes: list[str] = []
+    if family is not None and family.mtp is not None:
+        prefixes = family.mtp.prefixes(config, MOST_LAYERS)
+    depth_of = {prefix: depth for depth, prefix in enumerate(prefixes)}
+    # All prefixes of a family have equally many parts, so one lookup decides.
+    parts = prefixes[0].count(".") if prefixes else 0
+
+    def group(name: str) -> str:
+        head = ".".join(name.split(".", parts)[:parts]) + "."
+        if parts and head in depth_of:
+            return f"mtp layer {depth_of[head]}"
+        if name.endswith(_SCALES):
+            return "scales"
+        if name.endswith(("embed_tokens.weight", "word_embeddings.weight")):
+            return "embedding"
+        if name.startswith("lm_head."):
+            return "head"
+        return "decoder" if name.startswith("model.") else "other"
+
+    return group
+
+
+def mcore_group(key: str) -> str:
+    """Names the group of a Megatron key."""
+    key = canonical(key)
+    if key.startswith("mtp.layers."):
+        return f"mtp layer {key.split('.')[2]}"
+    if key.startswith("embedding."):
+        return "embedding"
+    if key.startswith("output_layer."):
+        return "head"
+    return "decoder" if key.startswith("decoder.") else "other"
+
+
+def grouped(tensors: Mapping[str, TensorSpec], group: Callable[[str], str]) -> list[Group]:
+    """The groups in a fixed order: embedding, decoder, MTP layers by depth, head, scales, other."""
+    totals: dict[str, list[int]] = {}
+    for name, spec in tensors.items():
+        total = totals.setdefault(group(name), [0, 0, 0])
+        total[0] += 1
+        total[1] += spec.elements
+        total[2] += spec.nbytes
+    return [Group(name, *totals[name]) for name in sorted(totals, key=_order)]
+
+
+_ORDER = ("embedding", "decoder", "mtp layer", "head", "scales", "other")
+
+
+def _order(name: str) -> tuple[int, int]:
+    head, _, depth = name.rpartition(" ")
+    return (_ORDER.index(head), int(depth)) if head else (_ORDER.index(name), 0)
