@@ -39,6 +39,23 @@ class Layout(StrEnum):
     stacked = "stacked"
 
 
+class Target(StrEnum):
+    """megatron-core releases whose layouts differ."""
+
+    auto = "auto"
+    v016 = "0.16"
+    v018 = "0.18"
+    v019 = "0.19"
+
+    @property
+    def release(self) -> tuple[int, int] | None:
+        """As numbers; None means the installed one."""
+        if self is Target.auto:
+            return None
+        major, minor = self.value.split(".")
+        return int(major), int(minor)
+
+
 Output = Annotated[Format, typer.Option("--format", help="Report as text, or as JSON for scripts.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Warnings fail too (exit 1).")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -62,6 +79,10 @@ CarryCopies = Annotated[
     bool,
     typer.Option("--carry-copies", help="Keep MTP copies that differ from the shared tensor."),
 ]
+TargetMcore = Annotated[
+    Target,
+    typer.Option("--target-mcore", help="Write for this megatron-core; auto: the installed one."),
+]
 SourceDir = Annotated[Path, typer.Argument(metavar="SRC", show_default=False)]
 TargetDir = Annotated[Path, typer.Argument(metavar="DST", show_default=False)]
 
@@ -78,6 +99,7 @@ def hf2mcore(
     pad_vocab_to_multiple: PadVocab = None,
     no_mtp: NoMtp = False,
     carry_copies: CarryCopies = False,
+    target_mcore: TargetMcore = Target.auto,
     force: Force = False,
     strict: Strict = False,
     output: Output = Format.text,
@@ -87,11 +109,11 @@ def hf2mcore(
 
     def work() -> "Report":
         from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
+        from mtpconv.convert.prepare import Way
         from mtpconv.convert.rich_progress import shown
 
-        options = ToMcore(
-            iteration, layer_layout.value, pad_vocab_to_multiple, no_mtp, carry_copies, force
-        )
+        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release)
+        options = ToMcore(iteration, layer_layout.value, way, force)
         with shown() as progress:
             return hf2mcore(src, dst, options, progress)
 
@@ -150,6 +172,7 @@ def roundtrip(
     pad_vocab_to_multiple: PadVocab = None,
     no_mtp: NoMtp = False,
     carry_copies: CarryCopies = False,
+    target_mcore: TargetMcore = Target.auto,
     strict: Strict = False,
     output: Output = Format.text,
     debug: Debug = False,
@@ -157,13 +180,12 @@ def roundtrip(
     """HuggingFace folder SRC to torch_dist and back, every tensor compared with the source."""
 
     def work() -> "Report":
+        from mtpconv.convert.prepare import Way
         from mtpconv.convert.rich_progress import shown
         from mtpconv.convert.roundtrip import RoundTrip, roundtrip
 
-        options = RoundTrip(
-            check, keep, workdir, in_memory, layer_layout.value, pad_vocab_to_multiple, no_mtp,
-            carry_copies,
-        )  # fmt: skip
+        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release)
+        options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way)
         with shown() as progress:
             return roundtrip(src, options, progress)
 

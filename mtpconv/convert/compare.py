@@ -101,9 +101,7 @@ def digest(where: Where) -> bytes:
     return state.digest()
 
 
-def sidecar_findings(
-    source: HfCheckpoint, folder: Path, config_changed: bool
-) -> Iterator[Finding]:
+def sidecar_findings(source: HfCheckpoint, folder: Path, config_changed: bool) -> Iterator[Finding]:
     """Files beside the shards that did not come back byte for byte."""
     names = [*source.sidecars, *([INDEX] if source.index is not None else [])]
     for name in names:

@@ -89,7 +89,9 @@ def _metadata(root: Any, where: str) -> Metadata:
         shape = tuple(entry.state["size"])
         dtype = _dtype(entry.state["properties"])
         tensors[name] = TensorSpec(shape, dtype)
-        boxes = [(tuple(c.state["offsets"]), tuple(c.state["sizes"])) for c in entry.state["chunks"]]
+        boxes = [
+            (tuple(c.state["offsets"]), tuple(c.state["sizes"])) for c in entry.state["chunks"]
+        ]
         found = []
         for offsets, sizes in boxes:
             if (name, offsets) not in stored_chunks:

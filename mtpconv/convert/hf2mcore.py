@@ -1,6 +1,6 @@
 """HF safetensors to Megatron-Core torch_dist: plan, prove, stream, publish."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,7 @@ from mtpconv.convert.manifest import (
     without,
 )
 from mtpconv.convert.mcore import COMMON, TRACKER
-from mtpconv.convert.prepare import HfPlan, plan_hf, subject
+from mtpconv.convert.prepare import HfPlan, Way, plan_hf, subject
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.publish import (
     copy_file,
@@ -47,9 +47,7 @@ class ToMcore:
 
     iteration: int | None = None
     layer_layout: LayerLayout = "auto"
-    pad_multiple: int | None = None
-    no_mtp: bool = False
-    carry_copies: bool = False
+    way: Way = field(default_factory=Way)
     force: bool = False
 
     @property
@@ -58,9 +56,7 @@ class ToMcore:
         return "release" if self.iteration is None else f"iter_{self.iteration:07d}"
 
 
-def hf2mcore(
-    source: Path, target: Path, options: ToMcore, progress: Progress = silent
-) -> Report:
+def hf2mcore(source: Path, target: Path, options: ToMcore, progress: Progress = silent) -> Report:
     """Convert the HF checkpoint `source` to a Megatron checkpoint under the root `target`.
 
     Nothing is written unless the plan is whole and every shared copy equal. Raises MtpconvError
@@ -69,15 +65,10 @@ def hf2mcore(
     require_apart(source, target)
     require_free(target, force=options.force)
     hf = open_hf(source)
-    planned = plan_hf(
-        hf,
-        no_mtp=options.no_mtp,
-        pad_multiple=options.pad_multiple,
-        carry_copies=options.carry_copies,
-    )
+    planned = plan_hf(hf, options.way)
     if errors(planned.findings):
         return refusal("hf2mcore", planned)
-    output = mcore_output(planned, options)
+    output = mcore_output(planned, options.layer_layout)
     require_room(target, output.nbytes + output.nbytes // 50)
     final = target / options.folder
     try:
@@ -101,13 +92,11 @@ def is_stacked(planned: HfPlan, layout: LayerLayout) -> bool:
     return layout == "stacked"
 
 
-def mcore_output(planned: HfPlan, options: ToMcore) -> McoreOutput:
+def mcore_output(planned: HfPlan, layout: LayerLayout) -> McoreOutput:
     """The torch_dist files of a whole plan, laid out but not written."""
     hf = planned.hf
-    sources = {
-        name: source_piece(*hf.locations[name], spec) for name, spec in hf.tensors.items()
-    }
-    stacked = is_stacked(planned, options.layer_layout)
+    sources = {name: source_piece(*hf.locations[name], spec) for name, spec in hf.tensors.items()}
+    stacked = is_stacked(planned, layout)
     return lay_out_files(planned.plan, sources, hf.tensors, stacked=stacked)
 
 

@@ -15,7 +15,7 @@ from mtpconv.convert.inert import Inert, loads
 from mtpconv.convert.items import StoredTensor, read_members, read_tensor_item
 from mtpconv.convert.ranges import Piece
 from mtpconv.errors import FormatError
-from mtpconv.mappings.layout import Place, logical_places
+from mtpconv.mappings.layout import Place, logical_places, oldest_release
 from mtpconv.mappings.spec import ITEM_SIZE, TensorSpec
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -41,6 +41,11 @@ class McoreCheckpoint:
     def places(self) -> dict[str, Place]:
         """Logical tensors and where they lie."""
         return logical_places(self.tensors)
+
+    @property
+    def mcore(self) -> tuple[int, int]:
+        """The oldest megatron-core release whose names these are (only DSA models tell)."""
+        return oldest_release(self.places)
 
     def argument(self, name: str) -> Any:
         """A Megatron-LM argument the checkpoint was saved with (None: unknown)."""
@@ -227,7 +232,8 @@ class ChunkReader:
         stored = read_tensor_item(data, chunk.stored.length, where)
         if stored.spec.dtype != dtype or prod(stored.spec.shape) != prod(chunk.sizes):
             raise FormatError(
-                "file/corrupt", f"{where}: holds {stored.spec}, .metadata says {chunk.sizes} {dtype}"
+                "file/corrupt",
+                f"{where}: holds {stored.spec}, .metadata says {chunk.sizes} {dtype}",
             )
         self._seen[like] = (data(0, stored.start), stored)
         return stored

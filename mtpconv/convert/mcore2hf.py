@@ -90,7 +90,9 @@ def find_like(source: Path, like: Path | None) -> Like:
             return like_hf(open_hf(like))
         found = read_manifest(iteration_folder(like))
         if found is None:
-            raise FormatError("like/no-manifest", f"{like}: neither an HF folder nor converted by us")
+            raise FormatError(
+                "like/no-manifest", f"{like}: neither an HF folder nor converted by us"
+            )
         return found
     folder = iteration_folder(source)
     found = read_manifest(folder)
@@ -116,6 +118,7 @@ def plan_mcore(source: Path, like_path: Path | None, *, no_mtp: bool) -> McorePl
         no_mtp=no_mtp,
         padded_vocab=embedding.spec.shape[0] if embedding else None,
         carry_copies=frozenset(like.carried),
+        mcore=checkpoint.mcore,
     )
     places = checkpoint.places
     ignored: list[str] = []
@@ -140,7 +143,9 @@ def _side_findings(
 ) -> list[Finding]:
     """What the Megatron side itself had to say: skipped state, other spellings, trimmed vocabulary."""
     found = [
-        Finding("inv/skipped", "info", f"{count:,} {kind} entries skipped: not weights of the model")
+        Finding(
+            "inv/skipped", "info", f"{count:,} {kind} entries skipped: not weights of the model"
+        )
         for kind, count in sorted(checkpoint.skipped.items())
     ]
     if dropped:
@@ -182,7 +187,10 @@ def _argument_findings(checkpoint: McoreCheckpoint, prepared: Prepared) -> list[
     )
     return [
         Finding(
-            "mtp/config-contradiction", "error", message, expected=str(said),
+            "mtp/config-contradiction",
+            "error",
+            message,
+            expected=str(said),
             actual=str(len(stored)),
         )  # fmt: skip
     ]
@@ -285,7 +293,10 @@ def _report(planned: McorePlan, target: Path) -> Report:
     size = sum(spec.nbytes for spec in tensors.values())
     facts = (
         *plan_facts(planned),
-        ("written", f"{len(tensors):,} tensors, {size_text(size)}, {len(planned.layout.shards)} files"),
+        (
+            "written",
+            f"{len(tensors):,} tensors, {size_text(size)}, {len(planned.layout.shards)} files",
+        ),
         ("to", str(target)),
     )
     return Report(
@@ -298,5 +309,3 @@ def _report(planned: McorePlan, target: Path) -> Report:
         "Serve it with MTP: vLLM --speculative-config, SGLang --speculative-algorithm NEXTN.",
         status_counts(planned.findings),
     )
-
-

@@ -100,7 +100,9 @@ class Leaves:
     def prelude(self) -> bytes:
         """Opcodes that put every leaf into the reader's memo and leave its stack empty."""
         numbered = self._numbers.items()
-        return b"".join(leaf + b"r" + number.to_bytes(4, "little") + b"0" for leaf, number in numbered)
+        return b"".join(
+            leaf + b"r" + number.to_bytes(4, "little") + b"0" for leaf, number in numbered
+        )
 
 
 def finished(value: bytes, leaves: Leaves | None = None) -> bytes:

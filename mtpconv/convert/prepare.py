@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from mtpconv.convert.hf import HfCheckpoint
@@ -14,6 +16,19 @@ from mtpconv.mappings.registry import Family, family_of
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
 from mtpconv.mappings.spec import TensorSpec
 from mtpconv.mappings.trunk import HEAD
+
+
+NEWEST = (0, 19)
+"""The newest megatron-core whose layout differs from the one before it."""
+
+
+def installed_mcore() -> tuple[int, int]:
+    """Release of the installed megatron-core, from its metadata alone (NEWEST if there is none)."""
+    try:
+        major, minor = version("megatron-core").split(".")[:2]
+        return int(major), int(minor)
+    except (PackageNotFoundError, ValueError):
+        return NEWEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,7 @@ def prepare(
     no_mtp: bool = False,
     padded_vocab: int | None = None,
     carry_copies: frozenset[str] = frozenset(),
+    mcore: tuple[int, int] = NEWEST,
 ) -> Prepared:
     """Expand the family of `config` for the HF tensors `observed` (`side` names their origin).
 
@@ -47,7 +63,7 @@ def prepare(
     count = family.count_mtp(config, observed)
     findings: list[Finding] = []
     mtp_layers = 0 if no_mtp else count.expected
-    request = Request(config, observed, mtp_layers, padded_vocab, carry_copies)
+    request = Request(config, observed, mtp_layers, padded_vocab, carry_copies, mcore)
     rows = family.rules(request)
     dropped: list[str] = []
     changes: dict[str, Any] = {}
@@ -57,7 +73,9 @@ def prepare(
             rows += [Ignore(name, "--no-mtp") for name in dropped]
             if count.declared:
                 changes[family.mtp.key] = 0
-            message = f"--no-mtp: {len(dropped):,} tensors of {count.stored} MTP layers are left out"
+            message = (
+                f"--no-mtp: {len(dropped):,} tensors of {count.stored} MTP layers are left out"
+            )
             if changes:
                 message += f", and {family.mtp.key} becomes 0 in what comes back"
             findings.append(Finding("mtp/dropped", "warning", message))
@@ -87,24 +105,39 @@ class HfPlan:
     findings: tuple[Finding, ...]
 
 
-def plan_hf(
-    hf: HfCheckpoint, *, no_mtp: bool, pad_multiple: int | None, carry_copies: bool
-) -> HfPlan:
-    """The plan of `hf` to Megatron, shared copies compared bit for bit."""
-    padded = None
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a user may ask of the way to Megatron, as far as it shapes the plan.
+
+    `target_mcore` None means the megatron-core that is installed.
+    """
+
+    pad_multiple: int | None = None
+    no_mtp: bool = False
+    carry_copies: bool = False
+    target_mcore: tuple[int, int] | None = None
+
+
+def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan:
+    """The plan of `hf` to Megatron; shared copies are compared bit for bit unless `headers_only`."""
+    pad_multiple, padded = way.pad_multiple, None
     vocab = hf.config.get("vocab_size")
     if pad_multiple and isinstance(vocab, int):
         padded = -(-vocab // pad_multiple) * pad_multiple
-    prepared = prepare(
-        hf.config, hf.tensors, side="config.json", no_mtp=no_mtp, padded_vocab=padded
+    expand = partial(
+        prepare,
+        hf.config,
+        hf.tensors,
+        side="config.json",
+        no_mtp=way.no_mtp,
+        padded_vocab=padded,
+        mcore=way.target_mcore or installed_mcore(),
     )
-    unequal = unequal_copies(hf, prepared.rows)
-    if unequal and carry_copies:
+    prepared = expand()
+    unequal = [] if headers_only else unequal_copies(hf, prepared.rows)
+    if unequal and way.carry_copies:
         names = frozenset(finding.name for finding in unequal if finding.name != HEAD)
-        prepared = prepare(
-            hf.config, hf.tensors, side="config.json", no_mtp=no_mtp, padded_vocab=padded,
-            carry_copies=names,
-        )  # fmt: skip
+        prepared = expand(carry_copies=names)
         unequal = [
             replace(finding, severity="warning", status="carried", hint="")
             if finding.name in names
@@ -162,7 +195,11 @@ def plan_findings(plan: Plan) -> list[Finding]:
             feeds.setdefault(cause, name)
     found = [
         Finding(
-            "inv/missing", "error", f"{name} is not in the {origin} checkpoint", "missing", name,
+            "inv/missing",
+            "error",
+            f"{name} is not in the {origin} checkpoint",
+            "missing",
+            name,
             counterpart=feeds.get(name, ""),
         )  # fmt: skip
         for name in plan.missing
@@ -177,9 +214,12 @@ def plan_findings(plan: Plan) -> list[Finding]:
     ]
     found += [
         Finding(
-            "inv/reshaped" if failure.reshaped else "inv/failed", "error",
+            "inv/reshaped" if failure.reshaped else "inv/failed",
+            "error",
             f"{failure.name}: expected {failure.expected}, found {failure.actual}",
-            "reshaped" if failure.reshaped else "failed", failure.name, expected=failure.expected,
+            "reshaped" if failure.reshaped else "failed",
+            failure.name,
+            expected=failure.expected,
             actual=failure.actual,
         )  # fmt: skip
         for failure in plan.failed
@@ -195,9 +235,7 @@ def plan_findings(plan: Plan) -> list[Finding]:
     return found
 
 
-def mtp_summary(
-    prepared: Prepared, plan: Plan, findings: tuple[Finding, ...]
-) -> list[Finding]:
+def mtp_summary(prepared: Prepared, plan: Plan, findings: tuple[Finding, ...]) -> list[Finding]:
     """One `mtp/*` finding for all MTP tensors that are missing or have no rule."""
     if any(f.id.startswith("mtp/") and f.severity == "error" for f in findings):
         return []
@@ -224,4 +262,6 @@ def subject(prepared: Prepared) -> str:
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     layers = config.get("num_hidden_layers")
     mtp = prepared.count.expected
-    return f"{name or prepared.family.model_type}  {layers} layers" + (f" + {mtp} MTP" if mtp else "")
+    return f"{name or prepared.family.model_type}  {layers} layers" + (
+        f" + {mtp} MTP" if mtp else ""
+    )

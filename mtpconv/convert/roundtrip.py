@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mtpconv.convert.cast import convert
@@ -25,7 +25,7 @@ from mtpconv.convert.hf2mcore import plan_facts as hf_facts
 from mtpconv.convert.mcore2hf import McorePlan, hf_files, plan_mcore
 from mtpconv.convert.mcore2hf import plan_facts as mcore_facts
 from mtpconv.convert.memory import in_memory
-from mtpconv.convert.prepare import HfPlan, plan_hf, subject
+from mtpconv.convert.prepare import HfPlan, Way, plan_hf, subject
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.publish import publish, require_apart, require_free, require_room, staging
 from mtpconv.convert.write_hf import write_sidecars
@@ -44,9 +44,7 @@ class RoundTrip:
     workdir: Path | None = None
     in_memory: bool = False
     layer_layout: LayerLayout = "auto"
-    pad_multiple: int | None = None
-    no_mtp: bool = False
-    carry_copies: bool = False
+    way: Way = field(default_factory=Way)
 
 
 def roundtrip(source: Path, options: RoundTrip, progress: Progress = silent) -> Report:
@@ -55,12 +53,7 @@ def roundtrip(source: Path, options: RoundTrip, progress: Progress = silent) -> 
     If the plan is not whole nothing is written. Raises MtpconvError where there can be no verdict.
     """
     hf = open_hf(source)
-    planned = plan_hf(
-        hf,
-        no_mtp=options.no_mtp,
-        pad_multiple=options.pad_multiple,
-        carry_copies=options.carry_copies,
-    )
+    planned = plan_hf(hf, options.way)
     if errors(planned.findings):
         return refusal("roundtrip", planned)
     if options.in_memory:
@@ -109,16 +102,11 @@ def disk_needed(planned: HfPlan, *, keep: bool) -> int:
 
 def to_mcore(work: Path, planned: HfPlan, options: RoundTrip, progress: Progress) -> Path:
     """Write the torch_dist side into `work/mcore/release`."""
-    way = ToMcore(
-        layer_layout=options.layer_layout,
-        pad_multiple=options.pad_multiple,
-        no_mtp=options.no_mtp,
-        carry_copies=options.carry_copies,
-    )
-    output = mcore_output(planned, way)
-    release = work / "mcore" / way.folder
+    there = ToMcore(layer_layout=options.layer_layout, way=options.way)
+    output = mcore_output(planned, options.layer_layout)
+    release = work / "mcore" / there.folder
     release.mkdir(parents=True)
-    write_mcore(release, planned, output, way, progress)
+    write_mcore(release, planned, output, there, progress)
     return release
 
 
@@ -141,7 +129,9 @@ def back_and_compare(
         advance = progress("back to safetensors and compare", total * (2 if options.check else 1))
         for file in files:
             write_files(target, [file], convert, advance)
-            comparison.add_shard(target / file.name, advance if options.check else lambda done: None)
+            comparison.add_shard(
+                target / file.name, advance if options.check else lambda done: None
+            )
             if options.keep is None:
                 (target / file.name).unlink()
     finally:

@@ -80,7 +80,9 @@ def lay_out_files(
             yield extra
         for item in groups[number]:
             yield item.container.head
-            yield _payload(item, producers[item.name], plan.target[item.name], sources, source_dtypes)
+            yield _payload(
+                item, producers[item.name], plan.target[item.name], sources, source_dtypes
+            )
             yield Tail(item.container.tail)
 
     files = [
@@ -129,13 +131,9 @@ def _objects(
     found: dict[str, Stored] = {}
     for key, extent in extra_states(target, stacked=stacked).items():
         shape = ".".join(map(str, extent))
-        for index in _indices(extent):
+        for index in product(*map(range, extent)):
             found[f"{key}/shard_{'.'.join(map(str, index))}_{shape}"] = stored
     return found
-
-
-def _indices(extent: Shape) -> Iterable[Shape]:
-    return product(*(range(length) for length in extent))
 
 
 def source_piece(path: Path, offset: int, spec: TensorSpec) -> Piece:

@@ -19,7 +19,9 @@ def report_text(report: Report, *, strict: bool) -> str:
     code = report.exit_code(strict=strict)
     word = "FAIL" if code == 1 else _WORDS[report.verdict]
     head = "  ".join(part for part in (word, report.command, report.subject) if part)
-    lines = list(_wrapped(f"{head}: {report.reason}" if report.subject else f"{head}  {report.reason}"))
+    lines = list(
+        _wrapped(f"{head}: {report.reason}" if report.subject else f"{head}  {report.reason}")
+    )
     if report.facts:
         lines.append("")
         wide = max(len(label) for label, _ in report.facts)
@@ -35,7 +37,11 @@ def report_text(report: Report, *, strict: bool) -> str:
 
 def _wrapped(text: str, indent: str = "") -> Iterator[str]:
     yield from textwrap.wrap(
-        text, WIDTH, subsequent_indent=indent or "  ", break_long_words=False, break_on_hyphens=False
+        text,
+        WIDTH,
+        subsequent_indent=indent or "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

@@ -64,7 +64,9 @@ def embedding(request: Request, hf: str, vocab: int, hidden: int, copies: tuple[
     return Rule((hf,), ((vocab, hidden),), ("embedding.word_embeddings.weight",), op, copies)
 
 
-def output_layer(request: Request, hf: str, vocab: int, hidden: int, copies: tuple[str, ...]) -> Rule:
+def output_layer(
+    request: Request, hf: str, vocab: int, hidden: int, copies: tuple[str, ...]
+) -> Rule:
     """The output head `[vocab, hidden]` of a model that does not tie it to the embedding."""
     op = pad_rows(vocab, request.padded_vocab or vocab)
     return Rule((hf,), ((vocab, hidden),), ("output_layer.weight",), op, copies)

@@ -19,7 +19,9 @@ def integer(config: Config, key: str, default: int | None = None, *, least: int 
     if value is None:
         raise ConfigError("config/missing-key", f"config.json has no '{key}'", "add it")
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError("config/bad-value", f"config.json: '{key}' is {value!r}, not an int >= {least}")
+        raise ConfigError(
+            "config/bad-value", f"config.json: '{key}' is {value!r}, not an int >= {least}"
+        )
     return value
 
 
@@ -41,7 +43,9 @@ def flag(config: Config, key: str, default: bool = False) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise ConfigError("config/bad-value", f"config.json: '{key}' is {value!r}, not true or false")
+        raise ConfigError(
+            "config/bad-value", f"config.json: '{key}' is {value!r}, not true or false"
+        )
     return value
 
 

@@ -9,6 +9,7 @@ decoder under `decoder.layers.`; MTP layers never are.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from mtpconv.errors import FormatError
 from mtpconv.mappings.spec import Shape, TensorSpec, rows
@@ -110,19 +111,10 @@ def _members(key: str, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     if len(axes) >= len(shape) + 1 or not axes:
         yield ".".join(parts), ()
         return
-    for index in _indices(shape[: len(axes)]):
+    for index in product(*map(range, shape[: len(axes)])):
         for axis, number in zip(axes, index, strict=True):
             parts[axis] = str(number)
         yield ".".join(parts), index
-
-
-def _indices(extent: Shape) -> Iterator[tuple[int, ...]]:
-    if not extent:
-        yield ()
-        return
-    for first in range(extent[0]):
-        for rest in _indices(extent[1:]):
-            yield first, *rest
 
 
 PREFIXES = ("language_model.", "model.", "module.")
@@ -156,6 +148,15 @@ def norm_aliases(name: str) -> Iterator[str]:
         for ours, theirs in ((separate, fused), (fused, separate)):
             if name.endswith("." + ours):
                 yield name.removesuffix(ours) + theirs
+
+
+def oldest_release(names: Iterable[str]) -> tuple[int, int]:
+    """The oldest megatron-core release that writes these logical names.
+
+    0.19 gave DSA models norms of their own for the latent projections, and reordered the indexer.
+    """
+    dsa = ".self_attention.kv_layernorm.weight"
+    return (0, 19) if any(name.endswith(dsa) for name in names) else (0, 16)
 
 
 _NO_EXTRA_STATE = ("embedding.word_embeddings", "output_layer", "mlp.router", "mlp.shared_experts")
@@ -201,5 +202,7 @@ def row_bands(name: str, spec: TensorSpec) -> list[tuple[int, int]]:
         parts = [(0, height // 2), (height // 2, height)]
     most = max(1, LARGEST_CHUNK // max(1, spec.nbytes // max(1, height)))
     return [
-        (first, min(first + most, last)) for start, last in parts for first in range(start, last, most)
+        (first, min(first + most, last))
+        for start, last in parts
+        for first in range(start, last, most)
     ]

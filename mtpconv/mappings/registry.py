@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.config import Config, integer
-from mtpconv.mappings.families import deepseek_v3, glm4_moe, llama, qwen3_moe
+from mtpconv.mappings.families import deepseek_v3, glm4_moe, glm_moe_dsa, llama, qwen3_moe
 from mtpconv.mappings.megatron_args import Args, mtp_args
 from mtpconv.mappings.mtp import MtpCount, trailing_prefixes, trailing_stored
 from mtpconv.mappings.rule import Request, Row
@@ -22,13 +22,18 @@ class Mtp:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family: its rules, its Megatron-LM arguments, and its MTP convention (None: has none)."""
+    """A family: its rules, its Megatron-LM arguments, and its MTP convention (None: has none).
+
+    `models` names releases for people, `since` the first megatron-core that can run them.
+    """
 
     model_type: str
+    models: str
     rules: Callable[[Request], list[Row]]
     args: Callable[[Config], Args]
     moe: bool = False
     mtp: Mtp | None = None
+    since: str = "0.16"
 
     def count_mtp(self, config: Config, names: Iterable[str]) -> MtpCount:
         """MTP layers that `config` declares and that `names` hold."""
@@ -48,14 +53,24 @@ _TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_stored)
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
-        Family("llama", llama.llama_rules, llama.llama_args),
-        Family("qwen2", llama.qwen2_rules, llama.qwen2_args),
-        Family("qwen3", llama.qwen3_rules, llama.qwen3_args),
-        Family("qwen3_moe", qwen3_moe.rules, qwen3_moe.args, moe=True),
-        Family("glm4_moe", glm4_moe.rules, glm4_moe.args, moe=True, mtp=_TRAILING),
-        Family("deepseek_v3", deepseek_v3.rules, deepseek_v3.args, moe=True, mtp=_TRAILING),
+        Family("llama", "Llama 2, 3", llama.llama_rules, llama.llama_args),
+        Family("qwen2", "Qwen2, Qwen2.5", llama.qwen2_rules, llama.qwen2_args),
+        Family("qwen3", "Qwen3 dense", llama.qwen3_rules, llama.qwen3_args),
+        Family("qwen3_moe", "Qwen3 MoE", qwen3_moe.rules, qwen3_moe.args, moe=True),
+        Family(
+            "glm4_moe", "GLM-4.5, 4.5-Air, 4.6, 4.7", glm4_moe.rules, glm4_moe.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "deepseek_v3", "DeepSeek-V3, R1, V3.1 (bf16)", deepseek_v3.rules, deepseek_v3.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "glm_moe_dsa", "GLM-5, 5.1; 5.2 from 0.19", glm_moe_dsa.rules, glm_moe_dsa.args,
+            moe=True, mtp=_TRAILING,
+        ),
     )
-}
+}  # fmt: skip
 
 
 def family_of(config: Config) -> Family:

@@ -56,7 +56,8 @@ class Request:
 
     `padded_vocab` is the number of vocabulary rows on the Megatron side (None: as in the config);
     `mtp_layers` how many MTP layers to expand, decided once by `mappings.mtp`; `carry_copies`
-    keeps the MTP layers' own embedding and head beside the checkpoint instead of sharing them.
+    keeps the MTP layers' own embedding and head beside the checkpoint instead of sharing them;
+    `mcore` is the megatron-core release whose names and orders are meant.
     """
 
     config: Mapping[str, Any]
@@ -64,3 +65,4 @@ class Request:
     mtp_layers: int = 0
     padded_vocab: int | None = None
     carry_copies: frozenset[str] = frozenset()
+    mcore: tuple[int, int] = (0, 19)

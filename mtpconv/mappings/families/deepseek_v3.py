@@ -25,7 +25,7 @@ def sparse_layers(config: Config) -> list[bool]:
 def rules(request: Request) -> list[Row]:
     """Rules of a deepseek_v3 checkpoint, MTP layers included."""
     config = request.config
-    sizes, moe = mla_sizes(config), _moe(config)
+    sizes, moe = mla_sizes(config), moe_sizes(config)
     mtp = trailing_prefixes(config, request.mtp_layers)
     table = trunk(request, mtp)
     layers = []
@@ -47,7 +47,7 @@ def rules(request: Request) -> list[Row]:
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a deepseek_v3 model."""
-    moe = _moe(config)
+    moe = moe_sizes(config)
     return (
         common_args(config)
         | mla_args(config, mla_sizes(config))
@@ -59,7 +59,8 @@ def args(config: Config) -> Args:
     )
 
 
-def _moe(config: Config) -> Moe:
+def moe_sizes(config: Config) -> Moe:
+    """DeepSeek's experts; the shared ones are one MLP of their joint width."""
     width = integer(config, "moe_intermediate_size")
     return Moe(
         hidden=integer(config, "hidden_size"),

@@ -7,7 +7,6 @@ decoder layer `num_hidden_layers + k`, with or without copies of embedding and h
 
 from mtpconv.mappings.blocks import (
     Gqa,
-    Moe,
     dense_mlp,
     gqa,
     moe_mlp,
@@ -15,6 +14,7 @@ from mtpconv.mappings.blocks import (
     rotary_buffers,
 )
 from mtpconv.mappings.config import Config, flag, integer
+from mtpconv.mappings.families.deepseek_v3 import moe_sizes
 from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_router_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.rule import Request, Row
@@ -25,7 +25,7 @@ from mtpconv.mappings.trunk import trunk
 def rules(request: Request) -> list[Row]:
     """Rules of a glm4_moe checkpoint, MTP layers included."""
     config = request.config
-    sizes, moe = _attention(config), _moe(config)
+    sizes, moe = _attention(config), moe_sizes(config)
     mtp = trailing_prefixes(config, request.mtp_layers)
     table = trunk(request, mtp)
     layers = []
@@ -48,7 +48,7 @@ def rules(request: Request) -> list[Row]:
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a glm4_moe model."""
-    moe = _moe(config)
+    moe = moe_sizes(config)
     layers = integer(config, "num_hidden_layers")
     dense = integer(config, "first_k_dense_replace", 1, least=0)
     return (
@@ -65,14 +65,3 @@ def args(config: Config) -> Args:
 def _attention(config: Config) -> Gqa:
     bias, norm = flag(config, "attention_bias"), flag(config, "use_qk_norm")
     return gqa_sizes(config, qkv_bias=bias, qk_norm=norm, head_dim=128)
-
-
-def _moe(config: Config) -> Moe:
-    width = integer(config, "moe_intermediate_size")
-    return Moe(
-        hidden=integer(config, "hidden_size"),
-        experts=integer(config, "n_routed_experts"),
-        width=width,
-        shared=integer(config, "n_shared_experts", 1, least=0) * width,
-        router_bias=True,
-    )

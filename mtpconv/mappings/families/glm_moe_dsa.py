@@ -1,0 +1,170 @@
+"""GLM-5, 5.1 and 5.2: latent attention with a sparse-attention indexer (DSA), experts, MTP.
+
+Facts from the releases' headers, transformers' `modeling_glm_moe_dsa.py` and megatron-core's
+`experimental_attention_variant/dsa.py`. GLM-5 and 5.1 have an indexer on every layer; 5.2 only where
+`indexer_types` says `full`, and always on the MTP layer. HF and megatron-core from 0.19 put the RoPE
+part of an indexer head first; 0.16 to 0.18 put it last, so rows are moved for those.
+"""
+
+from functools import lru_cache
+
+from mtpconv.errors import ConfigError
+from mtpconv.mappings.blocks import (
+    Mla,
+    dense_mlp,
+    mla,
+    moe_mlp,
+    mtp_wrapper,
+    one,
+    rotary_buffers,
+)
+from mtpconv.mappings.config import Config, integer
+from mtpconv.mappings.families.deepseek_v3 import moe_sizes
+from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_router_args
+from mtpconv.mappings.mtp import trailing_prefixes
+from mtpconv.mappings.ops import Block, Moves
+from mtpconv.mappings.rule import Request, Row, Rule
+from mtpconv.mappings.sizes import mla_sizes
+from mtpconv.mappings.trunk import trunk
+
+SEPARATE_NORMS = (0, 19)
+"""The megatron-core release that moved DSA's norms out of the up projections and RoPE to the front."""
+
+
+def rules(request: Request) -> list[Row]:
+    """Rules of a glm_moe_dsa checkpoint, MTP layers included."""
+    config = request.config
+    sizes, moe = mla_sizes(config), moe_sizes(config)
+    indexers = indexer_layers(config)
+    if not all(indexers) and request.mcore < SEPARATE_NORMS:
+        wanted = ".".join(map(str, request.mcore))
+        raise ConfigError(
+            "target/too-old",
+            f"indexer_types shares indexers between layers, which megatron-core has from 0.19 on,"
+            f" not in {wanted}",
+            "--target-mcore 0.19",
+        )
+    mtp = trailing_prefixes(config, request.mtp_layers)
+    table = trunk(request, mtp)
+    layers = []
+    for layer, (sparse, indexer) in enumerate(zip(sparse_layers(config), indexers, strict=True)):
+        hf, mcore = f"model.layers.{layer}.", f"decoder.layers.{layer}."
+        layers.append(hf)
+        table += _attention(request, hf, mcore, sizes, indexer=indexer)
+        if sparse:
+            table += moe_mlp(hf, mcore, moe)
+        else:
+            table += dense_mlp(hf, mcore, sizes.hidden, integer(config, "intermediate_size"))
+    for depth, hf in enumerate(mtp):
+        mcore = f"mtp.layers.{depth}."
+        table += mtp_wrapper(hf, mcore, sizes.hidden)
+        table += _attention(request, hf, f"{mcore}transformer_layer.", sizes, indexer=True)
+        table += moe_mlp(hf, f"{mcore}transformer_layer.", moe)
+    return table + rotary_buffers(request, layers + mtp)
+
+
+def sparse_layers(config: Config) -> list[bool]:
+    """For each layer whether it holds experts: `mlp_layer_types`, or the first few are dense."""
+    layers = integer(config, "num_hidden_layers")
+    types = config.get("mlp_layer_types")
+    if types is not None:
+        return [kind == "sparse" for kind in _per_layer(config, "mlp_layer_types")]
+    dense = integer(config, "first_k_dense_replace", 3, least=0)
+    return [layer >= dense for layer in range(layers)]
+
+
+def indexer_layers(config: Config) -> list[bool]:
+    """For each decoder layer whether it has an indexer of its own."""
+    if config.get("indexer_types") is None:
+        return [True] * integer(config, "num_hidden_layers")
+    return [kind == "full" for kind in _per_layer(config, "indexer_types")]
+
+
+def _per_layer(config: Config, key: str) -> list[str]:
+    values, layers = config[key], integer(config, "num_hidden_layers")
+    if not isinstance(values, list) or len(values) != layers:
+        what = f"config.json: '{key}' does not list one value for each of {layers} layers"
+        raise ConfigError("config/bad-value", what)
+    return values
+
+
+def _attention(request: Request, hf: str, mcore: str, sizes: Mla, *, indexer: bool) -> list[Row]:
+    """Latent attention with its indexer, under the names of the target's megatron-core."""
+    new = request.mcore >= SEPARATE_NORMS
+    rows: list[Row] = []
+    for row in mla(hf, mcore, sizes):
+        rows.append(_separate_norm(row) if new and isinstance(row, Rule) else row)
+    if not indexer:
+        return rows
+    config = request.config
+    heads, width = integer(config, "index_n_heads"), integer(config, "index_head_dim")
+    theirs, ours = f"{hf}self_attn.indexer.", f"{mcore}self_attention.core_attention.indexer."
+    if sizes.q_lora is None:
+        raise ConfigError("config/bad-value", "config.json: an indexer needs 'q_lora_rank'")
+    by_head = _rope_order(heads, width, sizes.rope_dim, last=not new)
+    single = _rope_order(1, width, sizes.rope_dim, last=not new)
+    shape = (heads * width, sizes.q_lora)
+    return [
+        *rows,
+        Rule((f"{theirs}wq_b.weight",), (shape,), (f"{ours}linear_wq_b.weight",), by_head),
+        Rule(
+            (f"{theirs}wk.weight",), ((width, sizes.hidden),), (f"{ours}linear_wk.weight",), single
+        ),
+        Rule((f"{theirs}k_norm.weight",), ((width,),), (f"{ours}k_norm.weight",), single),
+        Rule((f"{theirs}k_norm.bias",), ((width,),), (f"{ours}k_norm.bias",), single),
+        one(
+            f"{theirs}weights_proj.weight",
+            f"{ours}linear_weights_proj.weight",
+            (heads, sizes.hidden),
+        ),
+    ]
+
+
+_NEW_NORMS = {
+    "linear_q_up_proj.layer_norm_weight": "q_layernorm.weight",
+    "linear_kv_up_proj.layer_norm_weight": "kv_layernorm.weight",
+}
+
+
+def _separate_norm(rule: Rule) -> Rule:
+    head, _, leaf = rule.mcore[0].partition(".self_attention.")
+    if leaf not in _NEW_NORMS:
+        return rule
+    return Rule(rule.hf, rule.hf_shapes, (f"{head}.self_attention.{_NEW_NORMS[leaf]}",), rule.op)
+
+
+@lru_cache(maxsize=64)
+def _rope_order(heads: int, width: int, rope: int, *, last: bool) -> Moves:
+    """Rows of `heads` indexer heads, the first `rope` of each moved to its end if `last`."""
+    if not last:
+        return Moves(((Block(0, 0, heads * width),),), "rename")
+    blocks: list[Block] = []
+    for start in range(0, heads * width, width):
+        blocks.append(Block(0, start + rope, start + width))
+        blocks.append(Block(0, start, start + rope))
+    words = f"in each of {heads} heads of {width} rows the first {rope} (RoPE) moved to the end"
+    return Moves((tuple(blocks),), words)
+
+
+def args(config: Config) -> Args:
+    """Megatron-LM arguments of a glm_moe_dsa model."""
+    moe = moe_sizes(config)
+    extra: Args = {
+        "experimental_attention_variant": "dsa",
+        "dsa_indexer_n_heads": integer(config, "index_n_heads"),
+        "dsa_indexer_head_dim": integer(config, "index_head_dim"),
+        "dsa_indexer_topk": integer(config, "index_topk"),
+        "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
+        "moe_shared_expert_intermediate_size": moe.shared or None,
+    }
+    if not all(indexer_layers(config)):
+        extra |= {
+            "dsa_indexer_topk_freq": integer(config, "index_topk_freq", 1),
+            "dsa_indexer_skip_topk_offset": integer(config, "index_skip_topk_offset", 0, least=0),
+        }
+    return (
+        common_args(config)
+        | mla_args(config, mla_sizes(config))
+        | sigmoid_router_args(config, moe.experts)
+        | extra
+    )
