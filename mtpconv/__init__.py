@@ -1,3 +1,3 @@
-"""Convert HuggingFace checkpoints to Megatron-Core and back, MTP included, and prove nothing was lost."""
+"""Convert HuggingFace checkpoints to Megatron-Core and back, MTP included, provably whole."""
 
 __version__ = "0.1.0"

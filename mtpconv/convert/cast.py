@@ -23,11 +23,11 @@ def convert(block: memoryview, dtypes: tuple[str, str], name: str) -> memoryview
     back = converted.to(source)
     lost = int(((back != values) & ~(back.isnan() & values.isnan())).sum())
     if lost:
-        distinct = int(values.unique().numel()), int(converted.unique().numel())
+        distinct = len(set(values.tolist())), len(set(converted.tolist()))
         raise Narrowed(
             "dtype/narrowed",
             f"{name}: {lost} of {values.numel()} values do not survive {dtypes[0]} -> {dtypes[1]}"
             f" ({distinct[0]} distinct values become {distinct[1]})",
             f"keep it in {dtypes[0]}: give a --like whose header says so",
         )
-    return memoryview(converted.contiguous().view(torch.uint8).numpy()).cast("B")
+    return converted.contiguous().view(torch.uint8).numpy().data

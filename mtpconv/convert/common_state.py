@@ -1,4 +1,4 @@
-"""`common.pt` and the empty `_extra_state`: the objects a Megatron job expects beside the weights."""
+"""`common.pt` and the empty `_extra_state`: objects a Megatron job expects beside the weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,7 +33,7 @@ def common_pt(args: Mapping[str, Any], iteration: int, *, per_layer: bool) -> by
 
 
 def empty_extra_state() -> bytes:
-    """A stored `[tensor([], dtype=uint8)]`, which is how TransformerEngine 2 says "no FP8 state"."""
+    """A stored `[tensor([], dtype=uint8)]`: how TransformerEngine 2 says "no FP8 state"."""
     tensor = tensor_pickle("U8", (0,))
     archive = container(b"\x80\x02]" + tensor[2:-1] + b"a.", 0)
     return archive.head + archive.tail(0)

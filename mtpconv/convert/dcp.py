@@ -1,7 +1,7 @@
 """PyTorch's distributed checkpoint format (DCP): the `.metadata` file, read and written.
 
-The format is torch's (`torch/distributed/checkpoint/metadata.py` and `filesystem.py`): a pickle that
-lists every tensor with its chunks and every object, and says in which file each lies.
+The format is torch's (`torch/distributed/checkpoint/metadata.py` and `filesystem.py`): a pickle
+that lists every tensor with its chunks and every object, and says in which file each lies.
 """
 
 from collections.abc import Iterable, Mapping

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from mtpconv.convert.ranges import Payload, Strip
 from mtpconv.errors import FormatError, MtpconvError, OutputError
@@ -199,7 +199,7 @@ def _gathered(part: Payload, read: Read) -> Iterator[memoryview]:
             flat = np.frombuffer(raw, dtype=np.uint8)
             shape, steps = (last - first, strip.run), (strip.source_step, 1)
             aim[:] = np.lib.stride_tricks.as_strided(flat, shape, steps)
-        yield memoryview(block).cast("B")
+        yield block.reshape(-1).data
 
 
 def _row_by_row(strip: Strip, row_bytes: int) -> Strip:
@@ -217,7 +217,7 @@ class Sources:
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}
 
-    def __enter__(self) -> "Sources":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -262,7 +262,7 @@ class _Writer:
         self.crc = 0
         self._direct, self._handle = _create(path)
 
-    def __enter__(self) -> "_Writer":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:

@@ -29,7 +29,7 @@ class ShardLayout:
 
 @dataclass(frozen=True, slots=True)
 class HfLayout:
-    """How an HF checkpoint is divided into files; `index` is the index's own metadata (None: none)."""
+    """How an HF checkpoint is divided into files; `index` is the index's metadata (None: none)."""
 
     shards: tuple[ShardLayout, ...]
     index: dict[str, Any] | None
@@ -42,7 +42,7 @@ class HfLayout:
 
 @dataclass(frozen=True)
 class HfCheckpoint:
-    """An HF folder as its headers describe it. `findings` are what its files had to say on reading."""
+    """An HF folder as its headers describe it; `findings` are what was noticed on reading."""
 
     root: Path
     config: dict[str, Any]

@@ -163,7 +163,7 @@ def refusal(command: str, planned: HfPlan) -> Report:
     reason = (summary or found)[0].message
     checks = (Check("plan", "fail"),)
     hints = {finding.hint for finding in found if finding.hint}
-    next_step = "Nothing was written." + (f" {sorted(hints)[0].capitalize()}." if hints else "")
+    next_step = "Nothing was written." + (f" {min(hints).capitalize()}." if hints else "")
     return Report(
         command,
         subject(planned.prepared),
@@ -196,8 +196,10 @@ def plan_facts(planned: HfPlan) -> tuple[tuple[str, str], ...]:
         ("source", f"{len(hf.tensors):,} tensors, {size_text(size)}, {len(hf.headers)} files"),
         (
             "hf -> mcore",
-            f"{plan.reads:,} read, {len(plan.target):,} writable, {len(plan.missing):,} missing,"
-            f" {len(plan.unmapped):,} unmapped",
+            (
+                f"{plan.reads:,} read, {len(plan.target):,} writable, {len(plan.missing):,} missing,"
+                f" {len(plan.unmapped):,} unmapped"
+            ),
         ),
     )
 

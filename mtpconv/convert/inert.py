@@ -7,7 +7,7 @@ what it was given; any other is refused by name.
 
 import io
 import pickle
-from typing import Any
+from typing import Any, Self
 
 from mtpconv.errors import FormatError, UnsafeError
 
@@ -19,7 +19,7 @@ class Inert:
     args: tuple[Any, ...]
     state: Any
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "Inert":
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = object.__new__(cls)
         self.args = args
         self.state = kwargs

@@ -46,7 +46,8 @@ def tensor_pickle(dtype: str, shape: Shape) -> bytes:
     def put() -> bytes:
         return b"q" + next(memo).to_bytes(1, "little")
 
-    strides, stride = [], 1
+    strides: list[int] = []
+    stride = 1
     for length in reversed(shape):
         strides.insert(0, stride)
         stride *= length
@@ -63,7 +64,7 @@ def tensor_pickle(dtype: str, shape: Shape) -> bytes:
 
 @lru_cache(maxsize=512)
 def tensor_container(dtype: str, shape: Shape) -> Container:
-    """The archive of one contiguous tensor. Raises FormatError for a dtype or size it cannot hold."""
+    """The archive of one contiguous tensor. Raises FormatError for a dtype it cannot hold."""
     if dtype not in _STORAGE_OF:
         raise FormatError("dtype/unsupported", f"cannot store dtype {dtype} in a torch_dist file")
     return container(tensor_pickle(dtype, shape), TensorSpec(shape, dtype).nbytes)

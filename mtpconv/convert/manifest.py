@@ -118,7 +118,7 @@ def read_manifest(folder: Path) -> Like | None:
         what = f"{path}: not a manifest of mtpconv ({error!r})"
         raise FormatError("manifest/corrupt", what, "give --like instead") from error
     for name in (*like.sidecars, *(shard.file for shard in like.layout.shards)):
-        if not isinstance(name, str) or not is_plain_name(name):
+        if not is_plain_name(name):
             raise UnsafeError("sec/path", f"{path}: names {name!r}, outside the folder")
     present = set(list_sidecars(like.root)[0])
     for name in like.sidecars:
@@ -131,7 +131,7 @@ def read_manifest(folder: Path) -> Like | None:
 def _shard(entry: dict[str, Any]) -> ShardLayout:
     tensors = {}
     for name, dtype, shape in entry["tensors"]:
-        if dtype not in ITEM_SIZE or not all(type(n) is int and n >= 0 for n in shape):
+        if dtype not in ITEM_SIZE or any(type(n) is not int or n < 0 for n in shape):
             raise ValueError(f"{name}: {dtype} {shape}")
         tensors[name] = TensorSpec(tuple(shape), dtype)
     order = tuple(entry.get("order", tensors))

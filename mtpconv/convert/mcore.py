@@ -253,7 +253,7 @@ class ChunkReader:
 
 
 def _require_tiling(place: Place, pieces: list[Piece]) -> None:
-    """Pieces must lie in bands: equal rows side by side, bands below each other, no gap, no overlap."""
+    """Pieces must lie in bands: equal rows side by side, bands stacked, no gap, no overlap."""
     shape = place.spec.shape
     height, width = (shape[0] if shape else 1), prod(shape[1:])
     pieces.sort(key=lambda piece: (piece.row, piece.column))

@@ -1,14 +1,13 @@
 """Megatron-Core torch_dist back to HF safetensors, in the shape of the source or of `--like`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mtpconv.convert.cast import convert
 from mtpconv.convert.execute import OutputFile, write_files
+from mtpconv.convert.headers import read_header
 from mtpconv.convert.hf import HfLayout, is_hf, open_hf
 from mtpconv.convert.hf2mcore import CARRIED_FILE
-from mtpconv.convert.headers import read_header
 from mtpconv.convert.manifest import Like, like_hf, read_manifest, without
 from mtpconv.convert.mcore import ChunkReader, McoreCheckpoint, iteration_folder, open_mcore
 from mtpconv.convert.prepare import Prepared, mtp_summary, plan_findings, prepare, subject
@@ -141,7 +140,7 @@ def plan_mcore(source: Path, like_path: Path | None, *, no_mtp: bool) -> McorePl
 def _side_findings(
     checkpoint: McoreCheckpoint, plan: Plan, prepared: Prepared, dropped: list[str]
 ) -> list[Finding]:
-    """What the Megatron side itself had to say: skipped state, other spellings, trimmed vocabulary."""
+    """What the Megatron side had to say: skipped state, other spellings, trimmed vocabulary."""
     found = [
         Finding(
             "inv/skipped", "info", f"{count:,} {kind} entries skipped: not weights of the model"
@@ -169,11 +168,11 @@ def _side_findings(
     vocab, padded = prepared.request.config.get("vocab_size"), prepared.request.padded_vocab
     if padded and vocab and padded > vocab:
         found.append(Finding("vocab/trim", "info", f"vocabulary trimmed: {padded} -> {vocab} rows"))
-    found += _argument_findings(checkpoint, prepared)
+    found += _argument_findings(checkpoint)
     return found
 
 
-def _argument_findings(checkpoint: McoreCheckpoint, prepared: Prepared) -> list[Finding]:
+def _argument_findings(checkpoint: McoreCheckpoint) -> list[Finding]:
     """Megatron's own arguments against the tensors beside them."""
     stored = {name.split(".")[2] for name in checkpoint.places if name.startswith("mtp.layers.")}
     if (checkpoint.common or {}).get("args") is None:
@@ -192,7 +191,7 @@ def _argument_findings(checkpoint: McoreCheckpoint, prepared: Prepared) -> list[
             message,
             expected=str(said),
             actual=str(len(stored)),
-        )  # fmt: skip
+        )
     ]
 
 
@@ -264,8 +263,10 @@ def plan_facts(planned: McorePlan) -> tuple[tuple[str, str], ...]:
         ("like", f"{len(planned.like.layout.tensors):,} tensors ({planned.like.where})"),
         (
             "mcore -> hf",
-            f"{plan.reads:,} read, {len(plan.target):,} writable, {len(plan.missing):,} missing,"
-            f" {len(plan.unmapped):,} unmapped",
+            (
+                f"{plan.reads:,} read, {len(plan.target):,} writable, {len(plan.missing):,} missing,"
+                f" {len(plan.unmapped):,} unmapped"
+            ),
         ),
     )
 

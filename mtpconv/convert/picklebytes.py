@@ -87,7 +87,7 @@ def plain(value: Any) -> bytes:
 
 
 class Leaves:
-    """Class names and strings that recur: written once, ahead of everything, and then referred to."""
+    """Class names and strings that recur: written once, ahead of all else, then referred to."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}

@@ -17,7 +17,6 @@ from mtpconv.mappings.rule import Ignore, Request, Row, Rule
 from mtpconv.mappings.spec import TensorSpec
 from mtpconv.mappings.trunk import HEAD
 
-
 NEWEST = (0, 19)
 """The newest megatron-core whose layout differs from the one before it."""
 
@@ -119,7 +118,7 @@ class Way:
 
 
 def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan:
-    """The plan of `hf` to Megatron; shared copies are compared bit for bit unless `headers_only`."""
+    """The plan of `hf` to Megatron; shared copies are compared unless `headers_only`."""
     pad_multiple, padded = way.pad_multiple, None
     vocab = hf.config.get("vocab_size")
     if pad_multiple and isinstance(vocab, int):
@@ -201,7 +200,7 @@ def plan_findings(plan: Plan) -> list[Finding]:
             "missing",
             name,
             counterpart=feeds.get(name, ""),
-        )  # fmt: skip
+        )
         for name in plan.missing
     ]
     found += [
@@ -221,7 +220,7 @@ def plan_findings(plan: Plan) -> list[Finding]:
             failure.name,
             expected=failure.expected,
             actual=failure.actual,
-        )  # fmt: skip
+        )
         for failure in plan.failed
     ]
     found += [

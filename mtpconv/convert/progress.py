@@ -7,6 +7,6 @@ Progress = Callable[[str, int], Advance]
 """Begins a stage (`label`, total bytes) and gives the function to call with bytes done."""
 
 
-def silent(label: str, total: int) -> Advance:
+def silent(_label: str, _total: int) -> Advance:
     """Shows nothing."""
     return lambda done: None

@@ -1,8 +1,8 @@
 """From moves to byte ranges: what the executor copies, worked out before a byte is read.
 
 Every tensor is seen as rows and columns (everything behind the first axis). A source tensor is a
-list of `Piece`s, rectangles that lie row by row in files; a target region is a band of rows. An op's
-blocks cut across both and leave `Strip`s.
+list of `Piece`s, rectangles that lie row by row in files; a target region is a band of rows. An
+op's blocks cut across both and leave `Strip`s.
 """
 
 from collections.abc import Iterator, Sequence

@@ -17,11 +17,13 @@ def shown() -> Iterator[Progress]:
     from rich.progress import (
         BarColumn,
         DownloadColumn,
-        Progress as Bars,
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )  # fmt: skip
+    from rich.progress import (
+        Progress as Bars,
+    )
 
     columns = (
         TextColumn("{task.description}", markup=False),

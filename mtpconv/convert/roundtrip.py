@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import Comparison, sidecar_findings
@@ -19,7 +20,6 @@ from mtpconv.convert.hf2mcore import (
     narrowed,
     refusal,
     write_mcore,
-    written_layout,
 )
 from mtpconv.convert.hf2mcore import plan_facts as hf_facts
 from mtpconv.convert.mcore2hf import McorePlan, hf_files, plan_mcore
@@ -197,7 +197,7 @@ def _report(
     )
 
 
-def _status(found: tuple[Finding, ...], besides: tuple[str, ...]) -> str:
+def _status(found: tuple[Finding, ...], besides: tuple[str, ...]) -> Literal["pass", "fail"]:
     return "fail" if any(finding.id not in besides for finding in errors(found)) else "pass"
 
 

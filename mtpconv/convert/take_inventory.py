@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from mtpconv.convert.hf import is_hf, open_hf, require_folder
+from mtpconv.convert.hf import is_hf, open_hf, read_config, require_folder
 from mtpconv.convert.manifest import SIDECARS
-from mtpconv.convert.hf import read_config
 from mtpconv.convert.mcore import is_mcore, open_mcore
 from mtpconv.errors import FormatError
 from mtpconv.inventory.groups import grouped, hf_group, mcore_group

@@ -6,8 +6,8 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from mtpconv.convert.dcp import METADATA, Chunk, Stored, metadata_bytes
 from mtpconv.convert.common_state import empty_extra_state
+from mtpconv.convert.dcp import METADATA, Chunk, Stored, metadata_bytes
 from mtpconv.convert.execute import OutputFile, Segment, Tail
 from mtpconv.convert.items import Container, tensor_container
 from mtpconv.convert.publish import write_bytes
@@ -35,7 +35,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class McoreOutput:
-    """Everything of a torch_dist folder that follows from the plan: files, keys, chunks, objects."""
+    """What a torch_dist folder holds by the plan: files, keys, chunks, objects."""
 
     files: list[OutputFile]
     tensors: dict[str, TensorSpec]

@@ -13,7 +13,7 @@ def header_findings(
 ) -> Iterator[Finding]:
     """What differs by names, shapes and dtypes alone.
 
-    `digests(side, name)` gives the digest of a tensor's bytes (`side` is "source" or "result"); with
+    `digests(side, name)` gives the digest of a tensor's bytes (`side`: "source" or "result"); with
     it, a missing and an extra tensor that are the only ones with their digest, shape and dtype are
     one renamed tensor. Without it nothing is called renamed.
     """

@@ -23,7 +23,7 @@ _SCALES = (".weight_scale_inv", ".weight_scale", ".scale", ".input_scale", ".wei
 
 
 def hf_group(family: Family | None, config: Mapping[str, object]) -> Callable[[str], str]:
-    """Names the group of an HF tensor. An MTP layer's own scales and copies belong to that layer."""
+    """Names the group of an HF tensor. An MTP layer's scales and copies belong to that layer."""
     prefixes: list[str] = []
     if family is not None and family.mtp is not None:
         prefixes = family.mtp.prefixes(config, MOST_LAYERS)

@@ -75,8 +75,10 @@ def inventory_text(inventory: Inventory, *, listed: bool) -> str:
     elements = sum(group.elements for group in inventory.groups)
     lines = [
         f"{inventory.path}",
-        f"  {inventory.format}, {inventory.family or 'unknown family'}:"
-        f" {len(tensors):,} tensors, {elements:,} elements, {size_text(nbytes)}",
+        (
+            f"  {inventory.format}, {inventory.family or 'unknown family'}:"
+            f" {len(tensors):,} tensors, {elements:,} elements, {size_text(nbytes)}"
+        ),
         "  " + ", ".join(f"{dtype} {count:,}" for dtype, count in dtypes(tensors).items()),
         "",
         f"  {'group':<14}{'tensors':>10}{'elements':>22}{'size':>12}",
@@ -86,8 +88,10 @@ def inventory_text(inventory: Inventory, *, listed: bool) -> str:
     declared = "no key" if inventory.declared is None else str(inventory.declared)
     lines += [
         "",
-        f"  MTP layers: {declared} declared, {inventory.stored} stored"
-        f" ({inventory.mtp_tensors:,} tensors)",
+        (
+            f"  MTP layers: {declared} declared, {inventory.stored} stored"
+            f" ({inventory.mtp_tensors:,} tensors)"
+        ),
     ]
     lines += [f"  {kind}: {count:,} entries skipped" for kind, count in inventory.skipped.items()]
     lines += [f"  {note}" for note in inventory.notes]

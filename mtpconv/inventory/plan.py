@@ -13,7 +13,7 @@ Direction = Literal["hf -> mcore", "mcore -> hf"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A rule whose op rejects what the source holds: which tensor, what was wanted, what is there."""
+    """A rule whose op rejects what the source holds: the tensor, what was wanted, what is there."""
 
     name: str
     expected: str
@@ -74,7 +74,8 @@ def plan_hf_to_mcore(rows: Iterable[Row], hf: Mapping[str, TensorSpec]) -> Plan:
     claimed: dict[str, int] = {}
     clashes: list[str] = []
     causes: dict[str, tuple[str, ...]] = {}
-    for row in (*ignored, *carried):
+    set_aside: list[Ignore | Carry] = [*ignored, *carried]
+    for row in set_aside:
         claimed[row.hf] = claimed.get(row.hf, 0) + 1
     for rule in rules:
         for name in rule.hf_names:
@@ -91,7 +92,7 @@ def plan_hf_to_mcore(rows: Iterable[Row], hf: Mapping[str, TensorSpec]) -> Plan:
         dtype = rule.mcore_dtype or hf[rule.hf[0]].dtype
         for name, shape in zip(rule.mcore, shapes, strict=True):
             target[name] = TensorSpec(shape, dtype)
-    missing += [row.hf for row in (*ignored, *carried) if row.hf not in hf]
+    missing += [row.hf for row in set_aside if row.hf not in hf]
     clashes += [name for name, times in claimed.items() if times > 1]
     unmapped = [name for name in hf if name not in claimed]
     reads = sum(name in hf for name in claimed)

@@ -39,14 +39,14 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """`error` if there could be no check, `fail` if there is an error finding or failed check."""
+        """`error` if there was no check, `fail` if there is an error finding or failed check."""
         if self.could_not_check:
             return "error"
         failed = any(check.status == "fail" for check in self.checks)
         return "fail" if failed or errors(self.findings) else "pass"
 
     def exit_code(self, *, strict: bool) -> int:
-        """0 exact, 1 differences, 2 could not check; under `strict` warnings count as differences."""
+        """0 exact, 1 differences, 2 could not check; under `strict` warnings count as well."""
         if self.verdict != "pass":
             return 2 if self.could_not_check else 1
         return int(strict and any(finding.severity == "warning" for finding in self.findings))

@@ -1,4 +1,4 @@
-"""Rows that families share: attention, MLP, MoE and MTP wrapper, HF names to logical Megatron names.
+"""Rows that families share: attention, MLP, MoE, MTP wrapper; HF to logical Megatron names.
 
 Every function takes the HF prefix and the Megatron prefix of a layer (both with a final dot) and
 gives the rules of one block. An MTP layer is a family's decoder-layer rows under another prefix
@@ -59,7 +59,7 @@ def joined(hf: tuple[str, ...], shapes: tuple[Shape, ...], mcore: str, op: Moves
 
 
 def embedding(request: Request, hf: str, vocab: int, hidden: int, copies: tuple[str, ...]) -> Rule:
-    """The input embedding `[vocab, hidden]`; `copies` hold the same bytes (tied head, MTP copies)."""
+    """The embedding `[vocab, hidden]`; `copies` hold the same bytes (tied head, MTP copies)."""
     op = pad_rows(vocab, request.padded_vocab or vocab)
     return Rule((hf,), ((vocab, hidden),), ("embedding.word_embeddings.weight",), op, copies)
 

@@ -26,7 +26,7 @@ def integer(config: Config, key: str, default: int | None = None, *, least: int 
 
 
 def number(config: Config, key: str, default: float | None = None) -> float:
-    """`config[key]` as a float. Raises ConfigError if it is absent without default, or no number."""
+    """`config[key]` as a float. Raises ConfigError if it is absent or no number."""
     value = config.get(key)
     if value is None:
         value = default

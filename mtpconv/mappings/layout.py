@@ -188,7 +188,7 @@ def extra_states(names: Iterable[str], *, stacked: bool) -> dict[str, Shape]:
 
 
 LARGEST_CHUNK = 64 << 20
-"""A loader reads a stored chunk whole, so a large tensor is stored in bands of at most this size."""
+"""A loader reads a stored chunk whole, so large tensors are stored in bands of this size."""
 
 
 def row_bands(name: str, spec: TensorSpec) -> list[tuple[int, int]]:

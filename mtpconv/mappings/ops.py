@@ -55,7 +55,7 @@ class Moves:
         return _input_sizes(self)
 
     def inverse(self) -> "Moves":
-        """The way back. Zero fill is dropped; raises ValueError where rows are lost or used twice."""
+        """The way back, zero fill dropped. Raises ValueError where rows are lost or used twice."""
         return _inverse(self)
 
 
@@ -107,7 +107,7 @@ def concat(*sizes: int) -> Moves:
 @lru_cache(maxsize=4096)
 def pad_rows(size: int, padded: int) -> Moves:
     """`size` rows, then zero rows up to `padded` (a vocabulary padded for tensor parallelism)."""
-    blocks = (Block(0, 0, size),)
+    blocks: tuple[Block, ...] = (Block(0, 0, size),)
     if padded > size:
         blocks += (Block(ZERO, 0, padded - size),)
     return Moves((blocks,), f"rename, {size} rows zero-padded to {padded}")
@@ -122,5 +122,7 @@ def interleave_qkv(heads: int, groups: int, head_dim: int) -> Moves:
         blocks.append(Block(0, group * per_group, (group + 1) * per_group))
         blocks.append(Block(1, group * head_dim, (group + 1) * head_dim))
         blocks.append(Block(2, group * head_dim, (group + 1) * head_dim))
-    words = f"q, k, v interleaved by {groups} KV groups ({per_group} q rows, {head_dim} k, {head_dim} v)"
+    words = (
+        f"q, k, v interleaved by {groups} KV groups: {per_group} q rows, {head_dim} k, {head_dim} v"
+    )
     return Moves((tuple(blocks),), words)

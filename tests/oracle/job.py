@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-import numpy
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -201,7 +201,7 @@ def _rng_state() -> ShardedObject:
 
     states = {
         "random_rng_state": random.getstate(),
-        "np_rng_state": numpy.random.get_state(),
+        "np_rng_state": np.random.get_state(),
         "torch_rng_state": torch.get_rng_state(),
         "cuda_rng_state": torch.zeros(16, dtype=torch.uint8),
         "rng_tracker_states": {},

@@ -11,7 +11,7 @@ from argparse import Namespace
 from pathlib import Path, PosixPath
 from types import SimpleNamespace
 
-import numpy
+import numpy as np
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
@@ -52,7 +52,7 @@ def _safe_instances() -> dict[str, object]:
         "rerun_mode": RerunMode.VALIDATE_RESULTS,
         "rerun_state": RerunState.NOT_RUNNING_YET,
         # an array takes ndarray, dtype, _reconstruct and UInt32DType, as a numpy random state does
-        "random_key": numpy.arange(5, dtype=numpy.uint32),
+        "random_key": np.arange(5, dtype=np.uint32),
         "serialized_blob": io.BytesIO(b"blob"),
         "sub_args": Namespace(nested=SimpleNamespace(depth=2)),
         "torch_dtype": torch.float32,

@@ -1,9 +1,9 @@
 """GLM-5, 5.1 and 5.2: latent attention with a sparse-attention indexer (DSA), experts, MTP.
 
 Facts from the releases' headers, transformers' `modeling_glm_moe_dsa.py` and megatron-core's
-`experimental_attention_variant/dsa.py`. GLM-5 and 5.1 have an indexer on every layer; 5.2 only where
-`indexer_types` says `full`, and always on the MTP layer. HF and megatron-core from 0.19 put the RoPE
-part of an indexer head first; 0.16 to 0.18 put it last, so rows are moved for those.
+`experimental_attention_variant/dsa.py`. GLM-5 and 5.1 have an indexer on every layer; 5.2 only
+where `indexer_types` says `full`, and always on the MTP layer. HF and megatron-core from 0.19 put
+the RoPE part of an indexer head first; 0.16 to 0.18 put it last, so rows are moved for those.
 """
 
 from functools import lru_cache
@@ -28,7 +28,7 @@ from mtpconv.mappings.sizes import mla_sizes
 from mtpconv.mappings.trunk import trunk
 
 SEPARATE_NORMS = (0, 19)
-"""The megatron-core release that moved DSA's norms out of the up projections and RoPE to the front."""
+"""The megatron-core release that gave DSA norms of its own and moved RoPE to the front."""
 
 
 def rules(request: Request) -> list[Row]:
