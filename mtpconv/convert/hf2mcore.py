@@ -32,6 +32,7 @@ from mtpconv.convert.write_hf import shard_file
 from mtpconv.convert.write_mcore import McoreOutput, lay_out_files, source_piece, write_metadata
 from mtpconv.errors import Narrowed
 from mtpconv.inventory.findings import Finding, errors
+from mtpconv.inventory.plan import plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.mappings.ops import rename
@@ -194,13 +195,7 @@ def plan_facts(planned: HfPlan) -> tuple[tuple[str, str], ...]:
     size = sum(spec.nbytes for spec in hf.tensors.values())
     return (
         ("source", f"{len(hf.tensors):,} tensors, {size_text(size)}, {len(hf.headers)} files"),
-        (
-            "hf -> mcore",
-            (
-                f"{plan.reads:,} read, {len(plan.target):,} writable, {len(plan.missing):,} missing,"
-                f" {len(plan.unmapped):,} unmapped"
-            ),
-        ),
+        (plan.direction, plan_text(plan)),
     )
 
 

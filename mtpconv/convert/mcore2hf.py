@@ -24,7 +24,7 @@ from mtpconv.convert.write_hf import producers, shard_file, write_sidecars
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import FormatError, Narrowed
 from mtpconv.inventory.findings import Finding, errors
-from mtpconv.inventory.plan import Plan, plan_mcore_to_hf
+from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.mappings.ops import rename
@@ -261,13 +261,7 @@ def plan_facts(planned: McorePlan) -> tuple[tuple[str, str], ...]:
     plan = planned.plan
     return (
         ("like", f"{len(planned.like.layout.tensors):,} tensors ({planned.like.where})"),
-        (
-            "mcore -> hf",
-            (
-                f"{plan.reads:,} read, {len(plan.target):,} writable, {len(plan.missing):,} missing,"
-                f" {len(plan.unmapped):,} unmapped"
-            ),
-        ),
+        (plan.direction, plan_text(plan)),
     )
 
 

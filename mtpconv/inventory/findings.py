@@ -11,7 +11,8 @@ Severity = Literal["error", "warning", "info"]
 class Finding:
     """One thing a check found.
 
-    `status` is a word of the report's table (missing, extra, …) or empty; `name` the tensor or file, `counterpart` its partner on the other side; `cosine` and `max_abs` compare values.
+    `status` is a word of the report's table (missing, extra, ...) or empty; `name` the tensor
+    or file, `counterpart` its partner on the other side; `cosine` and `max_abs` compare values.
     """
 
     id: str

@@ -83,8 +83,10 @@ def inventory_text(inventory: Inventory, *, listed: bool) -> str:
         "",
         f"  {'group':<14}{'tensors':>10}{'elements':>22}{'size':>12}",
     ]
-    for g in inventory.groups:
-        lines.append(f"  {g.name:<14}{g.tensors:>10,}{g.elements:>22,}{size_text(g.nbytes):>12}")
+    lines += [
+        f"  {g.name:<14}{g.tensors:>10,}{g.elements:>22,}{size_text(g.nbytes):>12}"
+        for g in inventory.groups
+    ]
     declared = "no key" if inventory.declared is None else str(inventory.declared)
     lines += [
         "",

@@ -31,8 +31,8 @@ def copies(prefixes: Iterable[str], names: Iterable[str]) -> Iterator[Finding]:
         own = [f"{prefix}embed_tokens.weight", f"{prefix}shared_head.head.weight"]
         stored = [name for name in own if name in present]
         if stored:
-            what = "and ".join(name.removeprefix(prefix).removesuffix("weight") for name in stored)
-            message = f"{prefix} stores copies of the shared {what.replace('. ', ' ').rstrip('.')}"
+            kinds = {own[0]: "embedding", own[1]: "head"}
+            message = f"{prefix} stores its own copy of {' and '.join(kinds[n] for n in stored)}"
             yield Finding("mtp/shared-copies", "info", message, name=prefix)
         else:
             message = f"{prefix} stores no copies of embedding and head; none come back"

@@ -50,6 +50,14 @@ class Plan:
         return not (self.missing or self.unmapped or self.clashes or self.failed)
 
 
+def plan_text(plan: Plan) -> str:
+    """The plan's counts in one line."""
+    return (
+        f"{plan.reads:,} read, {len(plan.target):,} writable, {len(plan.missing):,} missing,"
+        f" {len(plan.unmapped):,} unmapped"
+    )
+
+
 def split_rows(rows: Iterable[Row]) -> tuple[list[Rule], list[Ignore], list[Carry]]:
     """A family's rows by kind."""
     rules: list[Rule] = []

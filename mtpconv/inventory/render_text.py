@@ -14,38 +14,36 @@ WIDTH = 80
 _WORDS = {"pass": "PASS", "fail": "FAIL", "error": "ERROR"}
 
 
-def report_text(report: Report, *, strict: bool) -> str:
-    """The whole report as lines of text."""
+def report_text(report: Report, *, strict: bool, width: int = WIDTH) -> str:
+    """The whole report as lines of text, `width` columns where names allow."""
     code = report.exit_code(strict=strict)
     word = "FAIL" if code == 1 else _WORDS[report.verdict]
     head = "  ".join(part for part in (word, report.command, report.subject) if part)
     lines = list(
-        _wrapped(f"{head}: {report.reason}" if report.subject else f"{head}  {report.reason}")
+        _wrapped(
+            f"{head}: {report.reason}" if report.subject else f"{head}  {report.reason}", width
+        )
     )
     if report.facts:
         lines.append("")
         wide = max(len(label) for label, _ in report.facts)
         lines += [f"  {label:<{wide}}  {text}" for label, text in report.facts]
-    for block in _blocks(report.findings):
+    for block in _blocks(report.findings, width):
         lines += ["", *block]
     if strict and code == 1 and report.verdict == "pass":
         lines += ["", "Warnings count as failures under --strict."]
     if report.next_step:
-        lines += ["", *_wrapped(report.next_step)]
+        lines += ["", *_wrapped(report.next_step, width)]
     return "\n".join(lines)
 
 
-def _wrapped(text: str, indent: str = "") -> Iterator[str]:
-    yield from textwrap.wrap(
-        text,
-        WIDTH,
-        subsequent_indent=indent or "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
+def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
-def _blocks(findings: Iterable[Finding]) -> Iterator[list[str]]:
+def _blocks(findings: Iterable[Finding], width: int) -> Iterator[list[str]]:
     """Tensor findings grouped by status and id, then the others one by one."""
     grouped: dict[tuple[str, str, str], list[Finding]] = {}
     single: list[Finding] = []
@@ -60,17 +58,10 @@ def _blocks(findings: Iterable[Finding]) -> Iterator[list[str]]:
     order = {"error": 0, "warning": 1, "info": 2}
     rest: list[str] = []
     for finding in sorted(single, key=lambda finding: order[finding.severity]):
-        rest += textwrap.wrap(
-            f"{finding.severity:<8}{finding.id}  {finding.message}",
-            WIDTH,
-            subsequent_indent=" " * 10,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        line = f"{finding.severity:<8}{finding.id}  {finding.message}"
+        rest += _wrapped(line, width, " " * 10)
         if finding.hint:
-            rest += textwrap.wrap(
-                finding.hint, WIDTH, initial_indent=" " * 10, subsequent_indent=" " * 10
-            )
+            rest += [" " * 10 + line for line in _wrapped(finding.hint, width - 10, "")]
     if rest:
         yield rest
 

@@ -91,9 +91,10 @@ def _per_layer(config: Config, key: str) -> list[str]:
 def _attention(request: Request, hf: str, mcore: str, sizes: Mla, *, indexer: bool) -> list[Row]:
     """Latent attention with its indexer, under the names of the target's megatron-core."""
     new = request.mcore >= SEPARATE_NORMS
-    rows: list[Row] = []
-    for row in mla(hf, mcore, sizes):
-        rows.append(_separate_norm(row) if new and isinstance(row, Rule) else row)
+    rows: list[Row] = [
+        _separate_norm(row) if new and isinstance(row, Rule) else row
+        for row in mla(hf, mcore, sizes)
+    ]
     if not indexer:
         return rows
     config = request.config

@@ -1,0 +1,135 @@
+"""`mtpconv plan`: both directions proven on headers, and what the work would take."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mtpconv.convert.execute import BLOCK, BUFFER, THREADS
+from mtpconv.convert.hf import open_hf
+from mtpconv.convert.hf2mcore import LayerLayout, is_stacked, mcore_output, mtp_text, plan_facts
+from mtpconv.convert.prepare import (
+    HfPlan,
+    Way,
+    mtp_summary,
+    plan_findings,
+    plan_hf,
+    prepare,
+    subject,
+)
+from mtpconv.inventory.findings import Finding, errors
+from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
+from mtpconv.inventory.render_json import envelope
+from mtpconv.inventory.render_text import size_text
+from mtpconv.inventory.report import Check, Report, status_counts
+from mtpconv.mappings.layout import lay_out, logical_places, oldest_release
+from mtpconv.mappings.spec import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class BothPlans:
+    """The two plans of one HF checkpoint (`back` None: there is nothing to come back from)."""
+
+    there: HfPlan
+    back: Plan | None
+    findings: tuple[Finding, ...]
+    keys: int
+    disk_bytes: int
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Buffers of the executor: per thread one output buffer and two blocks for casts."""
+        return THREADS * (BUFFER + 2 * BLOCK)
+
+
+def plan_both(source: Path, way: Way, layout: LayerLayout) -> BothPlans:
+    """Plan `source` there and, from the keys that would be on disk, back again; no payload is read.
+
+    The way back starts from keys and shapes alone, parsed as a fresh reader would parse them.
+    """
+    hf = open_hf(source)
+    there = plan_hf(hf, way, headers_only=True)
+    if errors(there.findings):
+        return BothPlans(there, None, there.findings, 0, 0)
+    keys = lay_out(there.plan.target, stacked=is_stacked(there, layout))
+    disk = mcore_output(there, layout).nbytes
+    places = logical_places({name: key.spec for name, key in keys.items()})
+    kept: dict[str, TensorSpec] = {
+        name: spec for name, spec in hf.tensors.items() if name not in there.prepared.dropped
+    }
+    prepared = prepare(
+        hf.config | there.prepared.config_changes,
+        kept,
+        side="manifest",
+        padded_vocab=there.prepared.request.padded_vocab,
+        mcore=oldest_release(places),
+    )
+    back = plan_mcore_to_hf(prepared.rows, places, kept)
+    found = [f for f in plan_findings(back) if f.severity == "error"]
+    findings = (*there.findings, *found)
+    findings = (*findings, *mtp_summary(prepared, back, findings))
+    return BothPlans(there, back, findings, len(keys), disk)
+
+
+def plan_report(both: BothPlans) -> Report:
+    """The two plans as a report."""
+    found = errors(both.findings)
+    layers = both.there.prepared.request.mtp_layers
+    facts = [*plan_facts(both.there)]
+    if both.back is not None:
+        facts.append((both.back.direction, plan_text(both.back)))
+    facts.append(("mtp", mtp_text(both.there, layers)))
+    if not found:
+        facts += [
+            ("memory", f"{size_text(both.peak_memory_bytes)} of buffers above the interpreter"),
+            ("disk", f"{size_text(both.disk_bytes)} for {both.keys:,} keys"),
+        ]
+    summary = [f for f in found if f.id.startswith(("mtp/", "tie/"))] or found
+    return Report(
+        "plan",
+        subject(both.there.prepared),
+        summary[0].message if found else "whole in both directions",
+        both.findings,
+        (Check("plan", "fail" if found else "pass"),),
+        tuple(facts),
+        "" if found else "Headers only: shared copies and bytes are checked by the conversion.",
+        status_counts(both.findings),
+    )
+
+
+def plan_json(both: BothPlans, report: Report, *, strict: bool) -> str:
+    """The two plans as JSON, schema `mtpconv.plan/1`."""
+    there = both.there.plan
+    body = {
+        **envelope("mtpconv.plan/1", report.exit_code(strict=strict)),
+        "verdict": report.verdict,
+        "family": both.there.prepared.family.model_type,
+        "hf_tensors": len(both.there.hf.tensors),
+        "mcore_tensors": both.keys,
+        "logical_tensors": len(there.target),
+        "folded": 0,
+        "carried": len(there.carried),
+        "ignored": len(there.ignored),
+        "hf_to_mcore": _faults(there),
+        "mcore_to_hf": _faults(both.back) if both.back else None,
+        "mtp": {
+            "declared": both.there.prepared.count.declared,
+            "stored": both.there.prepared.count.stored,
+        },
+        "peak_memory_bytes": both.peak_memory_bytes,
+        "disk_bytes": both.disk_bytes,
+        "findings": [
+            {"id": f.id, "severity": f.severity, "name": f.name, "message": f.message}
+            for f in both.findings
+        ],
+    }
+    return json.dumps(body, indent=2, ensure_ascii=False)
+
+
+def _faults(plan: Plan) -> dict[str, Any]:
+    return {
+        "missing": plan.missing,
+        "unmapped": plan.unmapped,
+        "clashes": plan.clashes,
+        "failed": [failure.name for failure in plan.failed],
+    }

@@ -1,0 +1,33 @@
+"""The table of supported families, as text and as JSON (`mtpconv.families/1`)."""
+
+import json
+
+from mtpconv.inventory.render_json import envelope
+from mtpconv.mappings.registry import FAMILIES
+
+
+def families_text() -> str:
+    """One line a family, 80 columns."""
+    lines = [f"{'model_type':<13}{'MTP':<5}{'layout':<11}{'megatron-core':<15}releases"]
+    for family in FAMILIES.values():
+        mtp = "yes" if family.mtp else "-"
+        layout = "per layer" if family.moe else "stacked"
+        since = f">= {family.since}"
+        lines.append(f"{family.model_type:<13}{mtp:<5}{layout:<11}{since:<15}{family.models}")
+    return "\n".join(lines)
+
+
+def families_json() -> str:
+    """The same for scripts."""
+    families = [
+        {
+            "model_type": family.model_type,
+            "releases": family.models,
+            "mtp": family.mtp is not None,
+            "mtp_key": family.mtp.key if family.mtp else None,
+            "default_layout": "per-layer" if family.moe else "stacked",
+            "megatron_core": f">={family.since}",
+        }
+        for family in FAMILIES.values()
+    ]
+    return json.dumps({**envelope("mtpconv.families/1", 0), "families": families}, indent=2)
