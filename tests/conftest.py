@@ -1,4 +1,4 @@
-"""Before anything imports megatron: the stand-in for TransformerEngine, or it builds no TE layers."""
+"""Before anything imports megatron: the TransformerEngine stand-in, or no TE layer is built."""
 
 from tests.oracle import te
 

@@ -164,7 +164,7 @@ def refusal(command: str, planned: HfPlan) -> Report:
     reason = (summary or found)[0].message
     checks = (Check("plan", "fail"),)
     hints = {finding.hint for finding in found if finding.hint}
-    next_step = "Nothing was written." + (f" {min(hints).capitalize()}." if hints else "")
+    next_step = "Nothing was written." + (f" {sentence(min(hints))}" if hints else "")
     return Report(
         command,
         subject(planned.prepared),
@@ -177,6 +177,11 @@ def refusal(command: str, planned: HfPlan) -> Report:
     )
 
 
+def sentence(text: str) -> str:
+    """A hint as a sentence of its own."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def narrowed(command: str, planned: HfPlan, error: Narrowed) -> Report:
     """The report of a conversion that met a value its target dtype cannot hold."""
     finding = Finding(error.id, "error", error.what, "changed", hint=error.mend)
@@ -185,7 +190,7 @@ def narrowed(command: str, planned: HfPlan, error: Narrowed) -> Report:
         reason=error.what,
         findings=(*planned.findings, finding),
         checks=(Check("plan", "pass"), Check("dtypes", "fail")),
-        next_step=f"Nothing was written. {error.mend.capitalize()}.",
+        next_step=f"Nothing was written. {sentence(error.mend)}",
     )
 
 

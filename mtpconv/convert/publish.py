@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mtpconv.convert.execute import output_error
+from mtpconv.convert.hf import is_hf
+from mtpconv.convert.mcore import is_mcore
 from mtpconv.errors import OutputError
 
 
@@ -14,8 +16,13 @@ def require_free(target: Path, *, force: bool) -> None:
     """Raise OutputError if `target` exists and holds something, unless `force`."""
     if target.is_symlink() or target.is_file():
         raise OutputError("output/exists", f"{target}: there is a file of that name")
-    if target.is_dir() and any(target.iterdir()) and not force:
+    if not target.is_dir() or not any(target.iterdir()):
+        return
+    if not force:
         raise OutputError("output/exists", f"{target}: exists already", "--force replaces it")
+    if not (is_hf(target) or is_mcore(target)):
+        what = f"{target}: holds no checkpoint, so --force does not touch it"
+        raise OutputError("output/exists", what, "name another folder")
 
 
 def require_apart(source: Path, target: Path) -> None:

@@ -67,5 +67,5 @@ def test_an_op_that_loses_or_doubles_rows_has_no_inverse(blocks: tuple[Block, ..
 
 @pytest.mark.parametrize("shapes", [((6, 5),), ((6, 5), (4, 6)), ((5, 5), (4, 5))])
 def test_shapes_that_do_not_fit_are_refused(shapes: tuple[tuple[int, ...], ...]) -> None:
-    with pytest.raises(ValueError, match="takes|join|wants"):
+    with pytest.raises(ValueError, match=r"takes|join|wants"):
         concat(6, 4).shapes(shapes)
