@@ -57,7 +57,7 @@ $(VENV)/.all: pyproject.toml constraints.txt $(SETUP)
 	@$(SETUP) "$(PYTHON)" "$(VENV)" parity,chat,hub,dev
 	@touch $(VENV)/.base $@
 
-$(NEXT)/.$(NEXT_MCORE): $(VENV)/.all
+$(NEXT)/.$(NEXT_MCORE): | $(VENV)/.all
 	@echo "setup: megatron-core $(NEXT_MCORE) in $(NEXT)" >&2
 	@rm -rf $(NEXT)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --no-deps \

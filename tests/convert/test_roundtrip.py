@@ -15,6 +15,7 @@ from mtpconv.convert.mcore2hf import ToHf, mcore2hf
 from mtpconv.convert.prepare import Way, plan_hf
 from mtpconv.convert.progress import silent
 from mtpconv.convert.roundtrip import RoundTrip, back_and_compare, roundtrip, to_mcore
+from mtpconv.errors import MtpconvError
 from mtpconv.inventory.report import Report
 from tests.fixtures import hf as fixture
 from tests.fixtures.tamper import edit, flip_byte, set_config
@@ -60,11 +61,12 @@ def test_every_family_comes_back_file_by_file(
     tmp_path: Path, family: str, mtp: int, options: dict
 ) -> None:
     source = make(tmp_path / "hf", family, mtp, **options)
-    report = roundtrip(source, RoundTrip(check=True, keep=tmp_path / "kept"))
+    way = Way(target_mcore=(0, 18))
+    report = roundtrip(source, RoundTrip(check=True, keep=tmp_path / "kept", way=way))
     assert report.verdict == "pass", report.findings
     assert report.counts["equal"] == len(open_hf(source).tensors)
     assert same_files(source, tmp_path / "kept/hf")
-    assert roundtrip(source, RoundTrip(in_memory=True)).verdict == "pass"
+    assert roundtrip(source, RoundTrip(in_memory=True, way=way)).verdict == "pass"
 
 
 @pytest.mark.parametrize("layout", ["per-layer", "stacked"])
@@ -233,7 +235,7 @@ def test_a_lost_mtp_layer_is_one_finding(tmp_path: Path, family: str, mtp: int) 
 def test_a_partly_lost_mtp_layer_is_one_summary(tmp_path: Path) -> None:
     source = make(tmp_path / "hf", "glm4_moe", 1)
     layers = open_hf(source).config["num_hidden_layers"]
-    edit(source, lambda tensors: tensors.pop(f"model.layers.{layers}.eh_proj.weight") and None)
+    edit(source, lambda tensors: tensors.__delitem__(f"model.layers.{layers}.eh_proj.weight"))
     report = roundtrip(source, RoundTrip())
     found = [f.id for f in report.findings if f.severity == "error"]
     assert sorted(found) == ["inv/missing", "mtp/missing"]
@@ -286,9 +288,9 @@ def test_bf16_router_bias_is_widened_and_comes_back(tmp_path: Path) -> None:
     source = make(tmp_path / "hf", "glm4_moe", 1)
 
     def narrow(tensors: dict) -> None:
-        for name in tensors:
+        for name, tensor in tensors.items():
             if name.endswith("e_score_correction_bias"):
-                tensors[name] = tensors[name].bfloat16()
+                tensors[name] = tensor.bfloat16()
 
     edit(source, narrow)
     report = roundtrip(source, RoundTrip(check=True, keep=tmp_path / "k"))
@@ -327,3 +329,10 @@ def test_mtp_that_the_megatron_side_lost_is_named(tmp_path: Path) -> None:
     assert report.exit_code(strict=False) == 1
     assert any(f.id == "mtp/unmapped" for f in report.findings)
     assert not (tmp_path / "back").exists()
+
+
+def test_a_model_that_newer_megatron_builds_otherwise_is_refused(tmp_path: Path) -> None:
+    source = make(tmp_path / "hf", "deepseek_v3", 1, q_lora_rank=None)
+    with pytest.raises(MtpconvError) as caught:
+        roundtrip(source, RoundTrip(way=Way(target_mcore=(0, 19))))
+    assert caught.value.id == "target/too-new"

@@ -1,4 +1,4 @@
-"""Checkpoints that training jobs saved, in two processes, come back to the HF files they began as."""
+"""Checkpoints that jobs of two processes saved come back to the HF files they began as."""
 
 import shutil
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mtpconv.convert.mcore2hf import ToHf, mcore2hf
+from mtpconv.convert.prepare import installed_mcore
 from mtpconv.inventory.report import Report
 from tests.fixtures import hf as fixture
 from tests.oracle import variants
@@ -39,8 +40,9 @@ def test_a_saved_job_comes_back(tmp_path: Path, family: str, mtp: int, job: dict
     assert {"inv/skipped", "vocab/trim"} <= ids
 
 
+@pytest.mark.skipif(installed_mcore() >= (0, 19), reason="0.19 saves no common.pt to edit")
 def test_the_same_job_in_every_spelling(tmp_path: Path) -> None:
-    """TP 2; then with all of mcore's safe classes in args, mtp_model_layer, and 0.19's common state."""
+    """TP 2; then every safe class in args, mtp_model_layer, and 0.19's common state."""
     config = fixture.config_for("glm4_moe", mtp=1)
     tensors = fixture.tensors_for(config, copies=True)
     source = fixture.write_checkpoint(tmp_path / "hf", config, tensors, shards=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,10 @@ from tests.oracle.walk import expected, fill_model, gather, load_into_model, sta
 
 Config = dict[str, object]
 Tensors = dict[str, Tensor]
+
+RELEASE = tuple(int(part) for part in version("megatron-core").split(".")[:2])
+NEW = RELEASE >= (0, 19)
+NO_Q_LORA = pytest.mark.skipif(NEW, reason="megatron-core 0.19 adds a norm that no release has")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -92,7 +97,7 @@ VARIANTS: list[tuple[str, Config]] = [
     ("glm4_moe", {"mtp": 2, "first_k_dense_replace": 0}),
     ("glm4_moe", {"mtp": 1, "tied": True}),
     ("deepseek_v3", {"mtp": 1}),
-    ("deepseek_v3", {"q_lora_rank": None}),
+    pytest.param("deepseek_v3", {"q_lora_rank": None}, marks=NO_Q_LORA),
 ]
 
 
@@ -145,7 +150,7 @@ def test_world_is_undone() -> None:
         ("qwen3_moe", {}),
         ("glm4_moe", {"mtp": 1}),
         ("deepseek_v3", {"mtp": 2}),
-        ("deepseek_v3", {"q_lora_rank": None, "rope_scaling": None}),
+        pytest.param("deepseek_v3", {"q_lora_rank": None, "rope_scaling": None}, marks=NO_Q_LORA),
     ],
 )
 def test_logits_equal_transformers(family: str, options: Config, tmp_path: Path) -> None:
@@ -256,6 +261,7 @@ def test_stacked_job_loads_back_equal(tmp_path: Path) -> None:
     assert_same(loaded, stacked(expected(config, tensors), int(config["num_hidden_layers"])))
 
 
+@pytest.mark.skipif(NEW, reason="megatron-core 0.19 saves no common.pt to edit")
 def test_variants(tp2_job: tuple[Config, Tensors, Path], tmp_path: Path) -> None:
     config, tensors, saved = tp2_job
 

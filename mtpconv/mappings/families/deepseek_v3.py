@@ -5,6 +5,7 @@ Facts from the releases' headers and `modeling_deepseek.py` beside them: the fir
 `num_hidden_layers + k`, with copies of embedding and head. megatron-core needs no RoPE permutation.
 """
 
+from mtpconv.errors import ConfigError
 from mtpconv.mappings.blocks import Moe, dense_mlp, mla, moe_mlp, mtp_wrapper, rotary_buffers
 from mtpconv.mappings.config import Config, integer
 from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_router_args
@@ -26,6 +27,13 @@ def rules(request: Request) -> list[Row]:
     """Rules of a deepseek_v3 checkpoint, MTP layers included."""
     config = request.config
     sizes, moe = mla_sizes(config), moe_sizes(config)
+    if sizes.q_lora is None and request.mcore >= (0, 19):
+        raise ConfigError(
+            "target/too-new",
+            "q_lora_rank is null: from 0.19 on megatron-core norms the input of linear_q_proj a"
+            " second time, with a weight that no release has",
+            "--target-mcore 0.18",
+        )
     mtp = trailing_prefixes(config, request.mtp_layers)
     table = trunk(request, mtp)
     layers = []
