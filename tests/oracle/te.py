@@ -84,13 +84,15 @@ class RMSNorm(_Module):
 
     def __init__(
         self,
-        hidden_size: int,
+        normalized_shape: int | None = None,
         eps: float = 1e-5,
         sequence_parallel: bool = False,
         params_dtype: torch.dtype = torch.float32,
         zero_centered_gamma: bool = False,
         device: object = "cpu",
+        hidden_size: int | None = None,
     ) -> None:
+        hidden_size = normalized_shape if hidden_size is None else hidden_size
         super().__init__()
         self.eps = eps
         self.zero_centered_gamma = zero_centered_gamma
@@ -107,13 +109,15 @@ class LayerNorm(RMSNorm):
 
     def __init__(
         self,
-        hidden_size: int,
+        normalized_shape: int | None = None,
         eps: float = 1e-5,
         sequence_parallel: bool = False,
         params_dtype: torch.dtype = torch.float32,
         zero_centered_gamma: bool = False,
         device: object = "cpu",
+        hidden_size: int | None = None,
     ) -> None:
+        hidden_size = normalized_shape if hidden_size is None else hidden_size
         super().__init__(
             hidden_size, eps, sequence_parallel, params_dtype, zero_centered_gamma, device
         )
@@ -393,6 +397,7 @@ def install() -> None:
         "transformer_engine.pytorch.fp8",
         FP8GlobalStateManager=FP8GlobalStateManager,
         fp8_autocast=fp8_autocast,
+        fp8_model_init=fp8_autocast,
     )
     pytorch.distributed = _module(
         "transformer_engine.pytorch.distributed",
