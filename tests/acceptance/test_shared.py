@@ -1,0 +1,95 @@
+"""Real input, where a folder of it lies beside the clone: other programs' checkpoints, full sizes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
+
+from mtpconv.convert.hf import open_hf
+from mtpconv.convert.hf2mcore import LayerLayout, ToMcore, hf2mcore
+from mtpconv.convert.mcore2hf import ToHf, mcore2hf
+from mtpconv.convert.plan_both import plan_both, plan_report
+from mtpconv.convert.prepare import Way, plan_hf
+from mtpconv.mappings.layout import lay_out
+
+SHARED = Path(os.environ.get("MTPCONV_SHARED", "/nonexistent"))
+REAL = SHARED / "real"
+pytestmark = pytest.mark.skipif(not REAL.is_dir(), reason="MTPCONV_SHARED names no folder")
+NAMES = {"BF16": "bfloat16", "F32": "float32"}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a torch_dist folder, through torch's own reader."""
+    metadata = FileSystemReader(folder).read_metadata()
+    keys = {key for key, entry in metadata.state_dict_metadata.items() if hasattr(entry, "size")}
+    return _load_state_dict_from_keys(keys, checkpoint_id=folder)
+
+
+@pytest.mark.parametrize(("peer", "layout"), [("glm45", "auto"), ("qwen3moe", "stacked")])
+def test_megatron_bridge(tmp_path: Path, peer: str, layout: LayerLayout) -> None:
+    """What it wrote comes back to its source, and ours of that source equals it bit for bit."""
+    source, bridge = REAL / "peers" / peer / "hf", REAL / "peers" / peer / "megatron_bridge"
+    assert mcore2hf(bridge, tmp_path / "back", source, ToHf()).verdict == "pass"
+    for path in source.iterdir():
+        assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes(), path.name
+    assert hf2mcore(source, tmp_path / "mc", ToMcore(layer_layout=layout)).verdict == "pass"
+    theirs, ours = weights(bridge / "iter_0000000"), weights(tmp_path / "mc/release")
+    assert theirs.keys() == ours.keys()
+    assert all(torch.equal(theirs[key], ours[key]) for key in theirs)
+
+
+def ghost(target: Path, listing: str, config: str, *words: str) -> Path:
+    tool = SHARED / "tools/ghost_checkpoint.py"
+    files = (REAL / f"listings/{listing}.tsv", REAL / f"configs/{config}_config.json", target)
+    subprocess.run([sys.executable, tool, *files, *words], check=True, capture_output=True)
+    return target
+
+
+GHOSTS = [
+    ("GLM-5.2", "zai-org--GLM-5.2", (), 59_585, (0, 19), None),
+    ("GLM-5.1", "zai-org--GLM-5.1", (), 59_870, (0, 16), "glm5"),
+    ("GLM-5.1", "zai-org--GLM-5.1", (), 59_870, (0, 19), None),
+    ("DeepSeek-V3", "deepseek-ai--DeepSeek-V3", ("--bf16",), 46_183, (0, 16), "dsv3"),
+]
+
+
+@pytest.mark.parametrize(("listing", "config", "words", "count", "release", "layout"), GHOSTS)
+def test_full_size_plans_are_whole(
+    tmp_path: Path,
+    listing: str,
+    config: str,
+    words: tuple[str, ...],
+    count: int,
+    release: tuple[int, int],
+    layout: str | None,
+) -> None:
+    folder = ghost(tmp_path / "ghost", listing, config, *words)
+    way = Way(target_mcore=release)
+    both = plan_both(folder, way, "auto")
+    assert plan_report(both).verdict == "pass"
+    assert both.back is not None
+    assert both.there.plan.whole
+    assert both.back.whole
+    assert len(both.there.hf.tensors) == len(both.back.target) == count
+    if layout is None:
+        return
+    planned = plan_hf(open_hf(folder), way, headers_only=True)
+    keys = lay_out(planned.plan.target, stacked=False)
+    real = json.loads((REAL / f"layouts/{layout}.mcore-0.16.json").read_text())
+    asked = {k: (tuple(v["shape"]), v["dtype"]) for k, v in real.items() if v["dtype"] != "OBJ"}
+    assert {k: (key.spec.shape, NAMES[key.spec.dtype]) for k, key in keys.items()} == asked
+
+
+def test_a_lost_mtp_layer_at_full_size(tmp_path: Path) -> None:
+    folder = ghost(tmp_path / "g", "GLM-5.2", "zai-org--GLM-5.2", "--drop", r"layers\.78\.")
+    report = plan_report(plan_both(folder, Way(target_mcore=(0, 19)), "auto"))
+    assert report.exit_code(strict=False) == 1
+    assert [f.id for f in report.findings if f.id.startswith("mtp/")] == [
+        "mtp/config-contradiction"
+    ]
