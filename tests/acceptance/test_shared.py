@@ -1,4 +1,4 @@
-"""Real input, where a folder of it lies beside the clone: other programs' checkpoints, full sizes."""
+"""Real input, where a folder of it lies beside the clone: other programs' files, full sizes."""
 
 import json
 import os
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
+from torch.distributed.checkpoint import FileSystemReader, load
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from mtpconv.convert.hf import open_hf
 from mtpconv.convert.hf2mcore import LayerLayout, ToMcore, hf2mcore
@@ -26,9 +26,14 @@ NAMES = {"BF16": "bfloat16", "F32": "float32"}
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     """Every tensor of a torch_dist folder, through torch's own reader."""
-    metadata = FileSystemReader(folder).read_metadata()
-    keys = {key for key, entry in metadata.state_dict_metadata.items() if hasattr(entry, "size")}
-    return _load_state_dict_from_keys(keys, checkpoint_id=folder)
+    entries = FileSystemReader(folder).read_metadata().state_dict_metadata
+    state = {
+        key: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for key, entry in entries.items()
+        if isinstance(entry, TensorStorageMetadata)
+    }
+    load(state, checkpoint_id=folder, no_dist=True)
+    return state
 
 
 @pytest.mark.parametrize(("peer", "layout"), [("glm45", "auto"), ("qwen3moe", "stacked")])
