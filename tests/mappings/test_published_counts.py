@@ -1,0 +1,121 @@
+"""Published tensor and element counts of released checkpoints, from config values alone.
+
+Counts: the releases' own listings. The config values are those of each release's config.json.
+"""
+
+import pytest
+
+from mtpconv.errors import ConfigError
+from mtpconv.mappings.registry import family_of
+from mtpconv.mappings.rule import Request, Row, Rule
+from mtpconv.mappings.spec import TensorSpec
+
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "vocab_size": 129280,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "moe_layer_freq": 1,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "num_nextn_predict_layers": 1,
+}
+GLM_51 = {
+    **DEEPSEEK_V3,
+    "model_type": "glm_moe_dsa",
+    "hidden_size": 6144,
+    "num_hidden_layers": 78,
+    "num_attention_heads": 64,
+    "vocab_size": 154880,
+    "intermediate_size": 12288,
+    "q_lora_rank": 2048,
+    "qk_nope_head_dim": 192,
+    "v_head_dim": 256,
+    "index_n_heads": 32,
+    "index_head_dim": 128,
+    "index_topk": 2048,
+}
+FULL = {0, 1, 2, *range(6, 78, 4)}
+GLM_52 = {
+    **GLM_51,
+    "indexer_types": ["full" if layer in FULL else "shared" for layer in range(78)],
+}
+COPIES = ("model.layers.61.embed_tokens.weight", "model.layers.61.shared_head.head.weight")
+
+
+def rows(config: dict, mcore: tuple[int, int] = (0, 19), copies: tuple[str, ...] = ()) -> list[Row]:
+    spec = TensorSpec((config["vocab_size"], config["hidden_size"]), "BF16")
+    request = Request(config, dict.fromkeys(copies, spec), mtp_layers=1, mcore=mcore)
+    return family_of(config).rules(request)
+
+
+def hf_tensors(table: list[Row]) -> dict[str, TensorSpec]:
+    found = {}
+    for row in table:
+        assert isinstance(row, Rule)
+        shapes = (*row.hf_shapes, *(row.hf_shapes[0] for _ in row.copies))
+        found.update({n: TensorSpec(s, "BF16") for n, s in zip(row.hf_names, shapes, strict=True)})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("config", "copies", "tensors", "elements", "mtp"),
+    [
+        # Released with scales: 91,991 tensors, 1,564 of MTP; 45,808 and 776 of them are scales.
+        (DEEPSEEK_V3, COPIES, 46_183, None, 788),
+        (GLM_51, (), 59_870, 753_864_139_008, 791),
+        (GLM_52, (), 59_585, 753_329_940_480, 791),
+    ],
+)
+def test_counts_are_the_published_ones(
+    config: dict, copies: tuple[str, ...], tensors: int, elements: int | None, mtp: int
+) -> None:
+    found = hf_tensors(rows(config, copies=copies))
+    prefix = f"model.layers.{config['num_hidden_layers']}."
+    assert len(found) == tensors
+    assert sum(name.startswith(prefix) for name in found) == mtp
+    if elements is not None:
+        assert sum(spec.elements for spec in found.values()) == elements
+
+
+def test_deepseek_v3_elements() -> None:
+    """Published total less its scales: one F32 a 128 x 128 block of each FP8 matrix."""
+    found = hf_tensors(rows(DEEPSEEK_V3, copies=COPIES))
+    plain = ("norm", "embed_tokens", "lm_head", "head.weight", "gate.weight", "bias", "eh_proj")
+    quantised = [s for n, s in found.items() if not any(word in n for word in plain)]
+    quantised = [spec for spec in quantised if len(spec.shape) == 2]
+    scales = sum(-(-spec.shape[0] // 128) * -(-spec.shape[1] // 128) for spec in quantised)
+    assert len(found) + len(quantised) == 91_991
+    assert sum(spec.elements for spec in found.values()) + scales == 684_531_386_000
+
+
+def test_dsa_names_and_orders_by_release() -> None:
+    """From 0.19 norms are modules of their own and RoPE rows come first, as in HF."""
+    old = {r.hf[0]: r for r in rows(GLM_51, (0, 16)) if isinstance(r, Rule)}
+    new = {r.hf[0]: r for r in rows(GLM_51, (0, 19)) if isinstance(r, Rule)}
+    norm = "model.layers.5.self_attn.kv_a_layernorm.weight"
+    inside = "decoder.layers.5.self_attention."
+    assert old[norm].mcore == (f"{inside}linear_kv_up_proj.layer_norm_weight",)
+    assert new[norm].mcore == (f"{inside}kv_layernorm.weight",)
+    key = "model.layers.5.self_attn.indexer.wk.weight"
+    moved = [(block.first, block.last) for block in old[key].op.outputs[0]]
+    assert moved == [(64, 128), (0, 64)]
+    assert [(b.first, b.last) for b in new[key].op.outputs[0]] == [(0, 128)]
+    heads = old["model.layers.5.self_attn.indexer.wq_b.weight"].op.outputs[0]
+    assert [(b.first, b.last) for b in heads[2:4]] == [(192, 256), (128, 192)]
+
+
+def test_shared_indexers_need_019() -> None:
+    with pytest.raises(ConfigError) as caught:
+        rows(GLM_52, (0, 18))
+    assert caught.value.id == "target/too-old"
+    assert "0.19" in caught.value.what
