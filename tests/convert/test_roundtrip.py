@@ -336,3 +336,30 @@ def test_a_model_that_newer_megatron_builds_otherwise_is_refused(tmp_path: Path)
     with pytest.raises(MtpconvError) as caught:
         roundtrip(source, RoundTrip(way=Way(target_mcore=(0, 19))))
     assert caught.value.id == "target/too-new"
+
+
+SHARED_INDEXERS = {"indexer_types": ["full", "shared", "full", "shared"]}
+
+
+@pytest.mark.parametrize(
+    ("mtp", "release", "options"),
+    [
+        (0, (0, 16), {}),
+        (1, (0, 16), {}),
+        (2, (0, 18), {"copies": True}),
+        (1, (0, 19), {}),
+        (2, (0, 19), SHARED_INDEXERS),
+    ],
+)
+def test_dsa_comes_back_from_every_target(
+    tmp_path: Path, mtp: int, release: tuple[int, int], options: dict
+) -> None:
+    source = make(tmp_path / "hf", fixture.DSA, mtp, **options)
+    way = Way(target_mcore=release)
+    report = roundtrip(source, RoundTrip(check=True, keep=tmp_path / "k", way=way))
+    assert report.verdict == "pass", report.findings
+    assert same_files(source, tmp_path / "k/hf")
+    keys = open_mcore(tmp_path / "k/mcore/release").tensors
+    separate = "decoder.layers.1.self_attention.kv_layernorm.weight" in keys
+    assert separate == (release >= (0, 19))
+    assert roundtrip(source, RoundTrip(in_memory=True, way=way)).verdict == "pass"
