@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 from typing import TYPE_CHECKING
 
 import torch
@@ -118,7 +119,9 @@ def _specs(settings: TransformerConfig) -> tuple[object, object]:
         get_gpt_mtp_block_spec,
     )
 
-    if settings.num_moe_experts is None:
+    if getattr(settings, "experimental_attention_variant", None) == "dsa":
+        layer = _dsa_spec(settings)
+    elif settings.num_moe_experts is None:
         layer = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=settings.qk_layernorm)
     else:
         layer = get_gpt_decoder_block_spec(
@@ -188,3 +191,18 @@ def layout(model: GPTModel, *, per_layer: bool) -> dict[str, tuple[tuple[int, ..
         if found.setdefault(entry.key, value) != value:
             raise ValueError(f"{entry.key}: both {found[entry.key]} and {value}")
     return found
+
+
+def _dsa_spec(settings: TransformerConfig) -> object:
+    """The block spec of a sparse-attention model. 0.16's dispatcher does not know `dsa` yet."""
+    from megatron.core.models.gpt import experimental_attention_variant_module_specs as specs
+
+    def module_spec(config: TransformerConfig, backend: object = None) -> object:
+        spec = specs.get_dsa_module_spec_for_backend(
+            config, backend or specs._get_backend_spec_provider(config)
+        )
+        spec.metainfo["fuse_input_layernorm"] = False
+        return spec
+
+    with patch.object(specs, "get_experimental_attention_variant_module_spec", module_spec):
+        return specs.get_transformer_block_with_experimental_attention_variant_spec(settings)

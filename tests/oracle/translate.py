@@ -36,13 +36,15 @@ def transformer_config(
     family = str(config["model_type"])
     settings = _size(config) | _numerics(dtype) | _placement(device) | _parallel(tp, ep, pp)
     settings |= {"mtp_num_layers": mtp_layers(config) or None}
-    if family in ("glm4_moe", "deepseek_v3"):
+    if family in ("glm4_moe", "deepseek_v3", "glm_moe_dsa"):
         settings |= _moe_sigmoid(config)
     elif family == "qwen3_moe":
         settings |= _moe_softmax(config)
     elif family not in ("llama", "qwen2", "qwen3"):
         raise ValueError(f"the oracle does not know family {family!r}")
-    if family == "deepseek_v3":
+    if family == "glm_moe_dsa":
+        settings |= _dsa(config)
+    if family in ("deepseek_v3", "glm_moe_dsa"):
         return MLATransformerConfig(**settings | _mla(config))
     return TransformerConfig(**settings | _gqa(config))
 
@@ -211,3 +213,18 @@ def _moe_softmax(config: Config) -> Settings:
         # softmax over the chosen experts is what normalising the chosen probabilities comes to
         "moe_router_pre_softmax": not config["norm_topk_prob"],
     }
+
+
+def _dsa(config: Config) -> dict[str, object]:
+    """DeepSeek sparse attention; indexers that layers share exist from megatron-core 0.19 on."""
+    settings: dict[str, object] = {
+        "experimental_attention_variant": "dsa",
+        "dsa_indexer_n_heads": config["index_n_heads"],
+        "dsa_indexer_head_dim": config["index_head_dim"],
+        "dsa_indexer_topk": config["index_topk"],
+        "dsa_indexer_loss_coeff": 0.0,
+    }
+    if config.get("indexer_types"):
+        settings["dsa_indexer_topk_freq"] = config["index_topk_freq"]
+        settings["dsa_indexer_skip_topk_offset"] = config["index_skip_topk_offset"]
+    return settings
