@@ -13,6 +13,12 @@ from tests.oracle.model import build_model, layout, megatron_world
 from tests.oracle.walk import expected, load_into_model, stacked
 
 TORCH_NAMES = {"BF16": "bfloat16", "F32": "float32"}
+# Indexers on layers 0, 1 and 3 of four, as GLM-5.2 shares them.
+SHARED_INDEXERS = {
+    "indexer_types": ["full", "full", "shared", "full"],
+    "index_topk_freq": 2,
+    "index_skip_topk_offset": 2,
+}
 MODELS = [
     ("llama", 0, "stacked", {}),
     ("llama", 0, "per-layer", {"tied": True}),
@@ -27,6 +33,11 @@ MODELS = [
     ("deepseek_v3", 0, "per-layer", {}),
     ("deepseek_v3", 1, "per-layer", {"q_lora_rank": None}),
     ("deepseek_v3", 2, "per-layer", {}),
+    (fixture.DSA, 0, "per-layer", {}),
+    (fixture.DSA, 1, "per-layer", {}),
+    (fixture.DSA, 2, "per-layer", {}),
+    (fixture.DSA, 0, "per-layer", SHARED_INDEXERS),
+    (fixture.DSA, 1, "per-layer", SHARED_INDEXERS),
 ]
 
 
@@ -34,6 +45,8 @@ MODELS = [
 def test_keys_and_bits_are_what_megatron_asks_for(
     tmp_path: Path, family: str, mtp: int, layers: str, options: dict
 ) -> None:
+    if options is SHARED_INDEXERS and installed_mcore() < (0, 19):
+        pytest.skip("megatron-core shares indexers from 0.19 on")
     if "q_lora_rank" in options and installed_mcore() >= (0, 19):
         pytest.skip("megatron-core 0.19 builds this model with a norm that no release has")
     config = fixture.config_for(family, mtp=mtp, **options)

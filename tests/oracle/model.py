@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest.mock import patch
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist

@@ -6,6 +6,7 @@ way back from a checkpoint on disk, through megatron's own loader and a real mod
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,8 +59,10 @@ def expected(
 
 def _layer(config: Config, hf: Tensors, p: str, q: str) -> Tensors:
     """One layer: HF prefix `p` to megatron prefix `q`; takes its tensors out of `hf`."""
-    if config["model_type"] == "deepseek_v3":
+    if config["model_type"] in ("deepseek_v3", "glm_moe_dsa"):
         out = _mla(hf, p, q)
+        if config["model_type"] == "glm_moe_dsa":
+            out = _dsa(config, hf, p, q, out)
     else:
         out = _gqa(config, hf, p, q)
     if f"{p}mlp.gate.weight" in hf:
@@ -107,6 +110,34 @@ def _mla(hf: Tensors, p: str, q: str) -> Tensors:
     out[f"{b}linear_kv_up_proj.layer_norm_weight"] = hf.pop(f"{a}kv_a_layernorm.weight")
     out[f"{b}linear_kv_up_proj.weight"] = hf.pop(f"{a}kv_b_proj.weight")
     out[f"{b}linear_proj.weight"] = hf.pop(f"{a}o_proj.weight")
+    return out
+
+
+def _dsa(config: Config, hf: Tensors, p: str, q: str, mla: Tensors) -> Tensors:
+    """The indexer of a layer that has one, and the norms' names from megatron-core 0.19 on.
+
+    0.16 to 0.18 keep the RoPE part of an indexer head at its end, HF and 0.19 at its beginning.
+    """
+    new = tuple(int(part) for part in version("megatron-core").split(".")[:2]) >= (0, 19)
+    out = dict(mla)
+    b = f"{q}self_attention."
+    if new:
+        for part in ("q", "kv"):
+            norm = out.pop(f"{b}linear_{part}_up_proj.layer_norm_weight")
+            out[f"{b}{part}_layernorm.weight"] = norm
+    a, b = f"{p}self_attn.indexer.", f"{b}core_attention.indexer."
+    if f"{a}wk.weight" not in hf:
+        return out
+    width, rope_dim = int(config["index_head_dim"]), int(config["qk_rope_head_dim"])
+    names = {"wq_b.weight": "linear_wq_b.weight", "wk.weight": "linear_wk.weight"}
+    names |= {"k_norm.weight": "k_norm.weight", "k_norm.bias": "k_norm.bias"}
+    for theirs, ours in names.items():
+        tensor = hf.pop(f"{a}{theirs}")
+        heads = tensor.reshape(-1, width, *tensor.shape[1:])
+        if not new:
+            heads = heads.roll(-rope_dim, dims=1)
+        out[f"{b}{ours}"] = heads.reshape(tensor.shape)
+    out[f"{b}linear_weights_proj.weight"] = hf.pop(f"{a}weights_proj.weight")
     return out
 
 
