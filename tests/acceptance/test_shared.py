@@ -16,7 +16,10 @@ from mtpconv.convert.hf2mcore import LayerLayout, ToMcore, hf2mcore
 from mtpconv.convert.mcore2hf import ToHf, mcore2hf
 from mtpconv.convert.plan_both import plan_both, plan_report
 from mtpconv.convert.prepare import Way, plan_hf
-from mtpconv.mappings.layout import lay_out
+from mtpconv.mappings.layout import Key, lay_out
+from mtpconv.mappings.registry import family_of
+from mtpconv.mappings.rule import Request, Rule
+from mtpconv.mappings.spec import TensorSpec
 
 SHARED = Path(os.environ.get("MTPCONV_SHARED", "/nonexistent"))
 REAL = SHARED / "real"
@@ -47,6 +50,19 @@ def test_megatron_bridge(tmp_path: Path, peer: str, layout: LayerLayout) -> None
     theirs, ours = weights(bridge / "iter_0000000"), weights(tmp_path / "mc/release")
     assert theirs.keys() == ours.keys()
     assert all(torch.equal(theirs[key], ours[key]) for key in theirs)
+
+
+Layout = dict[str, tuple[tuple[int, ...], str]]
+
+
+def recorded(name: str) -> Layout:
+    """What megatron-core 0.16 asked for, as recorded."""
+    real = json.loads((REAL / f"layouts/{name}.mcore-0.16.json").read_text())
+    return {k: (tuple(v["shape"]), v["dtype"]) for k, v in real.items() if v["dtype"] != "OBJ"}
+
+
+def layout_of(keys: dict[str, Key]) -> Layout:
+    return {name: (key.spec.shape, NAMES[key.spec.dtype]) for name, key in keys.items()}
 
 
 def ghost(target: Path, listing: str, config: str, *words: str) -> Path:
@@ -85,10 +101,7 @@ def test_full_size_plans_are_whole(
     if layout is None:
         return
     planned = plan_hf(open_hf(folder), way, headers_only=True)
-    keys = lay_out(planned.plan.target, stacked=False)
-    real = json.loads((REAL / f"layouts/{layout}.mcore-0.16.json").read_text())
-    asked = {k: (tuple(v["shape"]), v["dtype"]) for k, v in real.items() if v["dtype"] != "OBJ"}
-    assert {k: (key.spec.shape, NAMES[key.spec.dtype]) for k, key in keys.items()} == asked
+    assert layout_of(lay_out(planned.plan.target, stacked=False)) == recorded(layout)
 
 
 def test_a_lost_mtp_layer_at_full_size(tmp_path: Path) -> None:
@@ -98,3 +111,48 @@ def test_a_lost_mtp_layer_at_full_size(tmp_path: Path) -> None:
     assert [f.id for f in report.findings if f.id.startswith("mtp/")] == [
         "mtp/config-contradiction"
     ]
+
+
+GLM_45 = {
+    "model_type": "glm4_moe",
+    "hidden_size": 5120,
+    "num_hidden_layers": 92,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151552,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "n_routed_experts": 160,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "attention_bias": True,
+    "use_qk_norm": True,
+}
+QWEN3_235B = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 4096,
+    "num_hidden_layers": 94,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "num_experts": 128,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "mtp", "layout", "stacked"),
+    [(GLM_45, 1, "glm45", False), (QWEN3_235B, 0, "qwen3_moe", True)],
+)
+def test_layouts_from_config_values(config: dict, mtp: int, layout: str, stacked: bool) -> None:
+    rows = family_of(config).rules(Request(config, {}, mtp))
+    target = {
+        name: TensorSpec(shape, row.mcore_dtype or "BF16")
+        for row in rows
+        if isinstance(row, Rule)
+        for name, shape in zip(row.mcore, row.op.shapes(row.hf_shapes), strict=True)
+    }
+    assert layout_of(lay_out(target, stacked=stacked)) == recorded(layout)
