@@ -218,13 +218,20 @@ def _report(planned: HfPlan, output: McoreOutput, final: Path, options: ToMcore)
     return Report(
         "hf2mcore",
         subject(planned.prepared),
-        "every weight is in the Megatron checkpoint",
+        _reason(planned),
         findings,
         (Check("plan", "pass"), Check("written", "pass")),
         facts,
         f"Load it with --load {final.parent} ({job}), or check it: mtpconv roundtrip --check.",
         status_counts(findings),
     )
+
+
+def _reason(planned: HfPlan) -> str:
+    dropped = len(planned.prepared.dropped)
+    if dropped:
+        return f"every weight is in the Megatron checkpoint, save {dropped:,} left out by --no-mtp"
+    return "every weight is in the Megatron checkpoint"
 
 
 def mtp_text(planned: HfPlan, layers: int) -> str:

@@ -260,7 +260,7 @@ def subject(prepared: Prepared) -> str:
     architectures = config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     layers = config.get("num_hidden_layers")
-    mtp = prepared.count.expected
+    mtp = prepared.request.mtp_layers
     return f"{name or prepared.family.model_type}  {layers} layers" + (
         f" + {mtp} MTP" if mtp else ""
     )

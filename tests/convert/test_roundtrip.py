@@ -96,6 +96,7 @@ def test_no_mtp_is_reported_and_sets_the_config(tmp_path: Path) -> None:
     report = hf2mcore(source, tmp_path / "mc", ToMcore(way=Way(no_mtp=True)))
     assert report.verdict == "pass"
     assert any(finding.id == "mtp/dropped" for finding in report.findings)
+    assert "left out by --no-mtp" in report.reason
     assert report.exit_code(strict=True) == 1
     assert mcore2hf(tmp_path / "mc", tmp_path / "back", None, ToHf()).verdict == "pass"
     back = open_hf(tmp_path / "back")
