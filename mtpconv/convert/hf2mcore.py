@@ -7,8 +7,9 @@ from typing import Literal
 from mtpconv.convert.cast import convert
 from mtpconv.convert.common_state import METADATA_JSON, common_pt
 from mtpconv.convert.execute import write_files
-from mtpconv.convert.hf import INDEX, HfCheckpoint, HfLayout, ShardLayout, open_hf
+from mtpconv.convert.hf import INDEX, HfCheckpoint, ShardLayout, open_hf
 from mtpconv.convert.manifest import (
+    CARRIED_FILE,
     MANIFEST,
     PASSTHROUGH,
     SIDECARS,
@@ -28,16 +29,13 @@ from mtpconv.convert.publish import (
     staging,
     write_bytes,
 )
-from mtpconv.convert.write_hf import shard_file
+from mtpconv.convert.write_hf import shard_file, unmoved
 from mtpconv.convert.write_mcore import McoreOutput, lay_out_files, source_piece, write_metadata
 from mtpconv.errors import Narrowed
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
-from mtpconv.mappings.ops import rename
-from mtpconv.mappings.rule import Rule
-from mtpconv.mappings.spec import rows
 
 LayerLayout = Literal["auto", "per-layer", "stacked"]
 
@@ -135,9 +133,6 @@ def write_mcore(
     write_bytes(stage / "metadata.json", METADATA_JSON.encode())
 
 
-CARRIED_FILE = "carried.safetensors"
-
-
 def _write_carried(stage: Path, planned: HfPlan) -> None:
     """Tensors without a Megatron parameter, as one safetensors file beside the checkpoint."""
     hf = planned.hf
@@ -146,14 +141,12 @@ def _write_carried(stage: Path, planned: HfPlan) -> None:
         return
     tensors = {name: hf.tensors[name] for name in names}
     layout = ShardLayout(CARRIED_FILE, {"format": "pt"}, tensors, tuple(names))
-    rules = {
-        name: (Rule((name,), (spec.shape,), (name,), rename(rows(spec.shape))), 0)
-        for name, spec in tensors.items()
-    }
     pieces = {name: [source_piece(*hf.locations[name], tensors[name])] for name in names}
     folder = stage / PASSTHROUGH
     folder.mkdir()
-    file = shard_file(layout, rules, pieces.__getitem__, {n: s.dtype for n, s in tensors.items()})
+    file = shard_file(
+        layout, unmoved(tensors), pieces.__getitem__, {n: s.dtype for n, s in tensors.items()}
+    )
     write_files(folder, [file], convert)
 
 
@@ -251,8 +244,3 @@ def _padding(planned: HfPlan) -> list[Finding]:
 
 def _skipped(hf: HfCheckpoint) -> list[Finding]:
     return [Finding("sidecar/skipped", "info", f"not copied: {name}") for name in hf.skipped]
-
-
-def written_layout(planned: HfPlan) -> HfLayout:
-    """The HF files that come back from this conversion."""
-    return without(planned.hf.layout, planned.prepared.dropped)

@@ -26,6 +26,7 @@ from mtpconv.mappings.spec import ITEM_SIZE, TensorSpec
 MANIFEST = "mtpconv.json"
 SIDECARS = "hf_sidecar"
 PASSTHROUGH = "hf_passthrough"
+CARRIED_FILE = "carried.safetensors"
 SCHEMA = "mtpconv.manifest/1"
 
 

@@ -7,8 +7,7 @@ from mtpconv.convert.cast import convert
 from mtpconv.convert.execute import OutputFile, write_files
 from mtpconv.convert.headers import read_header
 from mtpconv.convert.hf import HfLayout, is_hf, open_hf
-from mtpconv.convert.hf2mcore import CARRIED_FILE
-from mtpconv.convert.manifest import Like, like_hf, read_manifest, without
+from mtpconv.convert.manifest import CARRIED_FILE, Like, like_hf, read_manifest, without
 from mtpconv.convert.mcore import ChunkReader, McoreCheckpoint, iteration_folder, open_mcore
 from mtpconv.convert.prepare import Prepared, mtp_summary, plan_findings, prepare, subject
 from mtpconv.convert.progress import Progress, silent
@@ -20,16 +19,15 @@ from mtpconv.convert.publish import (
     staging,
 )
 from mtpconv.convert.ranges import Piece
-from mtpconv.convert.write_hf import producers, shard_file, write_sidecars
+from mtpconv.convert.write_hf import producers, shard_file, unmoved, write_sidecars
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import FormatError, Narrowed
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
-from mtpconv.mappings.ops import rename
 from mtpconv.mappings.rule import Rule
-from mtpconv.mappings.spec import TensorSpec, rows
+from mtpconv.mappings.spec import TensorSpec
 
 EMBEDDING = "embedding.word_embeddings.weight"
 
@@ -238,11 +236,7 @@ def _carried(
         name: [source_piece(path, header.offsets[name], header.tensors[name])] for name in names
     }
     specs: dict[str, TensorSpec] = {name: header.tensors[name] for name in names}
-    rules = {
-        name: (Rule((name,), (spec.shape,), (name,), rename(rows(spec.shape))), 0)
-        for name, spec in specs.items()
-    }
-    return pieces, rules
+    return pieces, unmoved(specs)
 
 
 def write_hf(stage: Path, planned: McorePlan, progress: Progress) -> None:

@@ -92,7 +92,7 @@ def _work_folder(hf: HfCheckpoint, planned: HfPlan, options: RoundTrip) -> Itera
 
 
 def disk_needed(planned: HfPlan, *, keep: bool) -> int:
-    """Bytes of disk a round trip takes: the torch_dist side whole, and two shards or all of HF."""
+    """Bytes of disk a round trip takes: torch_dist whole, and the largest HF shard or all."""
     hf = planned.hf
     total = sum(spec.nbytes for spec in planned.plan.target.values())
     shards = sorted(header.size for header in hf.headers.values())
@@ -173,6 +173,8 @@ def _report(
     shared = sum(len(rule.copies) for rule in planned.plan.rules)
     if shared:
         facts.append(("shared", f"{shared} copies bit-identical to the tensor they are copies of"))
+    need = size_text(disk_needed(planned, keep=options.keep is not None))
+    facts.append(("disk", f"{need} of work space" if options.keep is None else need))
     if options.keep is not None:
         facts.append(("kept", f"{options.keep} (mcore/, hf/)"))
     if lost:

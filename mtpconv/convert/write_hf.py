@@ -13,9 +13,9 @@ from mtpconv.convert.hf import CONFIG, INDEX, HfLayout, ShardLayout
 from mtpconv.convert.manifest import Like
 from mtpconv.convert.publish import copy_file, write_bytes
 from mtpconv.convert.ranges import Piece, payload
-from mtpconv.mappings.ops import Moves
+from mtpconv.mappings.ops import Moves, rename
 from mtpconv.mappings.rule import Rule
-from mtpconv.mappings.spec import columns, rows
+from mtpconv.mappings.spec import TensorSpec, columns, rows
 
 Producers = Mapping[str, tuple[Rule, int]]
 """For each HF tensor the rule that gives it and which of the rule's HF tensors it is."""
@@ -26,6 +26,14 @@ def producers(rules: Iterable[Rule]) -> dict[str, tuple[Rule, int]]:
     found = {name: (rule, number) for rule in rules for number, name in enumerate(rule.hf)}
     found.update({name: (rule, 0) for rule in rules for name in rule.copies})
     return found
+
+
+def unmoved(specs: Mapping[str, TensorSpec]) -> dict[str, tuple[Rule, int]]:
+    """Producers for tensors that are kept as they are, under their own names."""
+    return {
+        name: (Rule((name,), (spec.shape,), (name,), rename(rows(spec.shape))), 0)
+        for name, spec in specs.items()
+    }
 
 
 def shard_file(

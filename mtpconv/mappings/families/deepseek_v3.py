@@ -6,13 +6,13 @@ Facts from the releases' headers and `modeling_deepseek.py` beside them: the fir
 """
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.blocks import Moe, dense_mlp, mla, moe_mlp, mtp_wrapper, rotary_buffers
+from mtpconv.mappings.blocks import Moe, mla
 from mtpconv.mappings.config import Config, integer
+from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_router_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.rule import Request, Row
 from mtpconv.mappings.sizes import mla_sizes
-from mtpconv.mappings.trunk import trunk
 
 
 def sparse_layers(config: Config) -> list[bool]:
@@ -35,22 +35,9 @@ def rules(request: Request) -> list[Row]:
             "--target-mcore 0.18",
         )
     mtp = trailing_prefixes(config, request.mtp_layers)
-    table = trunk(request, mtp)
-    layers = []
-    for layer, sparse in enumerate(sparse_layers(config)):
-        hf, mcore = f"model.layers.{layer}.", f"decoder.layers.{layer}."
-        layers.append(hf)
-        table += mla(hf, mcore, sizes)
-        if sparse:
-            table += moe_mlp(hf, mcore, moe)
-        else:
-            table += dense_mlp(hf, mcore, sizes.hidden, integer(config, "intermediate_size"))
-    for depth, hf in enumerate(mtp):
-        mcore = f"mtp.layers.{depth}."
-        table += mtp_wrapper(hf, mcore, sizes.hidden)
-        table += mla(hf, f"{mcore}transformer_layer.", sizes)
-        table += moe_mlp(hf, f"{mcore}transformer_layer.", moe)
-    return table + rotary_buffers(request, layers + mtp)
+    return moe_model(
+        request, lambda hf, mcore, _: mla(hf, mcore, sizes), moe, sparse_layers(config), mtp
+    )
 
 
 def args(config: Config) -> Args:

@@ -5,21 +5,14 @@ Facts from the releases' headers and transformers' `modeling_glm4_moe.py`: the f
 decoder layer `num_hidden_layers + k`, with or without copies of embedding and head.
 """
 
-from mtpconv.mappings.blocks import (
-    Gqa,
-    dense_mlp,
-    gqa,
-    moe_mlp,
-    mtp_wrapper,
-    rotary_buffers,
-)
+from mtpconv.mappings.blocks import Gqa, gqa
 from mtpconv.mappings.config import Config, flag, integer
+from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.families.deepseek_v3 import moe_sizes
 from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_router_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.rule import Request, Row
 from mtpconv.mappings.sizes import gqa_sizes
-from mtpconv.mappings.trunk import trunk
 
 
 def rules(request: Request) -> list[Row]:
@@ -27,36 +20,26 @@ def rules(request: Request) -> list[Row]:
     config = request.config
     sizes, moe = _attention(config), moe_sizes(config)
     mtp = trailing_prefixes(config, request.mtp_layers)
-    table = trunk(request, mtp)
-    layers = []
+    return moe_model(
+        request, lambda hf, mcore, _: gqa(hf, mcore, sizes), moe, sparse_layers(config), mtp
+    )
+
+
+def sparse_layers(config: Config) -> list[bool]:
+    """For each layer whether it holds experts: all but the first few."""
     dense = integer(config, "first_k_dense_replace", 1, least=0)
-    for layer in range(integer(config, "num_hidden_layers")):
-        hf, mcore = f"model.layers.{layer}.", f"decoder.layers.{layer}."
-        layers.append(hf)
-        table += gqa(hf, mcore, sizes)
-        if layer < dense:
-            table += dense_mlp(hf, mcore, sizes.hidden, integer(config, "intermediate_size"))
-        else:
-            table += moe_mlp(hf, mcore, moe)
-    for depth, hf in enumerate(mtp):
-        mcore = f"mtp.layers.{depth}."
-        table += mtp_wrapper(hf, mcore, sizes.hidden)
-        table += gqa(hf, f"{mcore}transformer_layer.", sizes)
-        table += moe_mlp(hf, f"{mcore}transformer_layer.", moe)
-    return table + rotary_buffers(request, layers + mtp)
+    return [layer >= dense for layer in range(integer(config, "num_hidden_layers"))]
 
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a glm4_moe model."""
     moe = moe_sizes(config)
-    layers = integer(config, "num_hidden_layers")
-    dense = integer(config, "first_k_dense_replace", 1, least=0)
     return (
         common_args(config)
         | gqa_args(_attention(config))
         | sigmoid_router_args(config, moe.experts)
         | {
-            "moe_layer_freq": [int(layer >= dense) for layer in range(layers)],
+            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
             "moe_shared_expert_intermediate_size": moe.shared or None,
         }
     )

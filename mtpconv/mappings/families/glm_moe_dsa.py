@@ -9,23 +9,15 @@ the RoPE part of an indexer head first; 0.16 to 0.18 put it last, so rows are mo
 from functools import lru_cache
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.blocks import (
-    Mla,
-    dense_mlp,
-    mla,
-    moe_mlp,
-    mtp_wrapper,
-    one,
-    rotary_buffers,
-)
+from mtpconv.mappings.blocks import Mla, mla, one
 from mtpconv.mappings.config import Config, integer
+from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.families.deepseek_v3 import moe_sizes
 from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_router_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.ops import Block, Moves
 from mtpconv.mappings.rule import Request, Row, Rule
 from mtpconv.mappings.sizes import mla_sizes
-from mtpconv.mappings.trunk import trunk
 
 SEPARATE_NORMS = (0, 19)
 """The megatron-core release that gave DSA norms of its own and moved RoPE to the front."""
@@ -45,22 +37,15 @@ def rules(request: Request) -> list[Row]:
             "--target-mcore 0.19",
         )
     mtp = trailing_prefixes(config, request.mtp_layers)
-    table = trunk(request, mtp)
-    layers = []
-    for layer, (sparse, indexer) in enumerate(zip(sparse_layers(config), indexers, strict=True)):
-        hf, mcore = f"model.layers.{layer}.", f"decoder.layers.{layer}."
-        layers.append(hf)
-        table += _attention(request, hf, mcore, sizes, indexer=indexer)
-        if sparse:
-            table += moe_mlp(hf, mcore, moe)
-        else:
-            table += dense_mlp(hf, mcore, sizes.hidden, integer(config, "intermediate_size"))
-    for depth, hf in enumerate(mtp):
-        mcore = f"mtp.layers.{depth}."
-        table += mtp_wrapper(hf, mcore, sizes.hidden)
-        table += _attention(request, hf, f"{mcore}transformer_layer.", sizes, indexer=True)
-        table += moe_mlp(hf, f"{mcore}transformer_layer.", moe)
-    return table + rotary_buffers(request, layers + mtp)
+    # An MTP layer lies behind the list and always has an indexer.
+    has_indexer = indexers + [True] * len(mtp)
+    return moe_model(
+        request,
+        lambda hf, mcore, layer: _attention(request, hf, mcore, sizes, indexer=has_indexer[layer]),
+        moe,
+        sparse_layers(config),
+        mtp,
+    )
 
 
 def sparse_layers(config: Config) -> list[bool]:

@@ -4,12 +4,12 @@ Facts from transformers' `modeling_qwen3_moe.py` and `configuration_qwen3_moe.py
 unless it is listed in `mlp_only_layers` or falls between `decoder_sparse_step`s.
 """
 
-from mtpconv.mappings.blocks import Moe, dense_mlp, gqa, moe_mlp, rotary_buffers
+from mtpconv.mappings.blocks import Moe, gqa
 from mtpconv.mappings.config import Config, flag, integer
+from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.families.llama import qwen3_sizes
 from mtpconv.mappings.megatron_args import Args, common_args, gqa_args
 from mtpconv.mappings.rule import Request, Row
-from mtpconv.mappings.trunk import trunk
 
 
 def sparse_layers(config: Config) -> list[bool]:
@@ -25,17 +25,9 @@ def rules(request: Request) -> list[Row]:
     config = request.config
     sizes = qwen3_sizes(config)
     moe = Moe(sizes.hidden, _experts(config), integer(config, "moe_intermediate_size"))
-    table = trunk(request, [])
-    layers = []
-    for layer, sparse in enumerate(sparse_layers(config)):
-        hf, mcore = f"model.layers.{layer}.", f"decoder.layers.{layer}."
-        layers.append(hf)
-        table += gqa(hf, mcore, sizes)
-        if sparse:
-            table += moe_mlp(hf, mcore, moe)
-        else:
-            table += dense_mlp(hf, mcore, sizes.hidden, integer(config, "intermediate_size"))
-    return table + rotary_buffers(request, layers)
+    return moe_model(
+        request, lambda hf, mcore, _: gqa(hf, mcore, sizes), moe, sparse_layers(config)
+    )
 
 
 def args(config: Config) -> Args:
