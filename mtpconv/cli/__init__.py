@@ -1,0 +1,23 @@
+"""The command line: parse, call, render, exit code. Heavy imports wait inside the commands."""
+
+import sys
+
+from mtpconv.cli import convert, look  # noqa: F401  (importing them adds their commands)
+from mtpconv.cli.app import app
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """Entry point. Ctrl-C leaves with 130; whatever else escapes a command is one line and 2."""
+    try:
+        app(standalone_mode=True)
+    except KeyboardInterrupt:
+        print("interrupted; nothing was published", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if "--debug" in sys.argv:
+            raise
+        what = f"{type(error).__name__}: {error}"
+        print(f"ERROR  {what} [internal/exception]; --debug shows where", file=sys.stderr)
+        sys.exit(2)

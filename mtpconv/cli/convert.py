@@ -1,0 +1,133 @@
+"""Commands that write checkpoints: hf2mcore, mcore2hf, roundtrip."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mtpconv.cli.app import app
+from mtpconv.cli.common import (
+    CarryCopies,
+    Debug,
+    Force,
+    Format,
+    LayerLayout,
+    Layout,
+    NoMtp,
+    Output,
+    PadVocab,
+    SourceDir,
+    Strict,
+    Target,
+    TargetDir,
+    TargetMcore,
+    run,
+)
+
+if TYPE_CHECKING:
+    from mtpconv.inventory.report import Report
+
+
+@app.command()
+def hf2mcore(
+    src: SourceDir,
+    dst: TargetDir,
+    iteration: Annotated[
+        int | None,
+        typer.Option(min=0, help="Write iter_N instead of a release folder.", show_default=False),
+    ] = None,
+    layer_layout: LayerLayout = Layout.auto,
+    pad_vocab_to_multiple: PadVocab = None,
+    no_mtp: NoMtp = False,
+    carry_copies: CarryCopies = False,
+    target_mcore: TargetMcore = Target.auto,
+    force: Force = False,
+    strict: Strict = False,
+    output: Output = Format.text,
+    debug: Debug = False,
+) -> None:
+    """HuggingFace folder SRC to a Megatron torch_dist checkpoint DST."""
+
+    def work() -> "Report":
+        from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
+        from mtpconv.convert.prepare import Way
+        from mtpconv.convert.rich_progress import shown
+
+        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release)
+        options = ToMcore(iteration, layer_layout.value, way, force)
+        with shown() as progress:
+            return hf2mcore(src, dst, options, progress)
+
+    run("hf2mcore", work, output, strict=strict, debug=debug)
+
+
+@app.command()
+def mcore2hf(
+    src: SourceDir,
+    dst: TargetDir,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="HF folder (or a checkpoint mtpconv wrote) the result is to look like:"
+            " names, dtypes, shards and sidecars, never a weight.",
+            show_default=False,
+        ),
+    ] = None,
+    no_mtp: NoMtp = False,
+    force: Force = False,
+    strict: Strict = False,
+    output: Output = Format.text,
+    debug: Debug = False,
+) -> None:
+    """Megatron torch_dist checkpoint SRC (root or iteration) to a HuggingFace folder DST."""
+
+    def work() -> "Report":
+        from mtpconv.convert.mcore2hf import ToHf, mcore2hf
+        from mtpconv.convert.rich_progress import shown
+
+        with shown() as progress:
+            return mcore2hf(src, dst, like, ToHf(no_mtp, force), progress)
+
+    run("mcore2hf", work, output, strict=strict, debug=debug)
+
+
+@app.command()
+def roundtrip(
+    src: SourceDir,
+    check: Annotated[bool, typer.Option("--check", help="Compare every byte: the gate.")] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep both results here.", show_default=False),
+    ] = None,
+    workdir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where the torch_dist side is written.", show_default="temp folder"
+        ),
+    ] = None,
+    in_memory: Annotated[
+        bool, typer.Option("--in-memory", help="Rule by rule, no file written.")
+    ] = False,
+    layer_layout: LayerLayout = Layout.auto,
+    pad_vocab_to_multiple: PadVocab = None,
+    no_mtp: NoMtp = False,
+    carry_copies: CarryCopies = False,
+    target_mcore: TargetMcore = Target.auto,
+    strict: Strict = False,
+    output: Output = Format.text,
+    debug: Debug = False,
+) -> None:
+    """HuggingFace folder SRC to torch_dist and back, every tensor compared with the source."""
+
+    def work() -> "Report":
+        from mtpconv.convert.prepare import Way
+        from mtpconv.convert.rich_progress import shown
+        from mtpconv.convert.roundtrip import RoundTrip, roundtrip
+
+        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release)
+        options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way)
+        with shown() as progress:
+            return roundtrip(src, options, progress)
+
+    run("roundtrip", work, output, strict=strict, debug=debug)

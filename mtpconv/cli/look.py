@@ -1,0 +1,109 @@
+"""Commands that only look: inventory, plan, explain, families, demo."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mtpconv.cli.app import app
+from mtpconv.cli.common import (
+    Debug,
+    Format,
+    LayerLayout,
+    Layout,
+    NoMtp,
+    Output,
+    PadVocab,
+    SourceDir,
+    Strict,
+    Target,
+    TargetMcore,
+    could_not_check,
+    print_report,
+)
+
+
+@app.command()
+def inventory(
+    path: Annotated[Path, typer.Argument(metavar="PATH", show_default=False)],
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    output: Output = Format.text,
+    debug: Debug = False,
+) -> None:
+    """What a checkpoint of either format holds, from its headers only."""
+    try:
+        from mtpconv.convert.take_inventory import take_inventory
+        from mtpconv.inventory.inventory import inventory_json, inventory_text
+
+        found = take_inventory(path)
+        render = inventory_json if output is Format.json else inventory_text
+        print(render(found, listed=tensors))
+    except Exception as error:
+        could_not_check("inventory", error, output, debug=debug)
+
+
+@app.command()
+def plan(
+    src: SourceDir,
+    layer_layout: LayerLayout = Layout.auto,
+    pad_vocab_to_multiple: PadVocab = None,
+    no_mtp: NoMtp = False,
+    target_mcore: TargetMcore = Target.auto,
+    strict: Strict = False,
+    output: Output = Format.text,
+    debug: Debug = False,
+) -> None:
+    """The proof without bytes: both directions on headers only, with memory and disk needed."""
+    try:
+        from mtpconv.convert.plan_both import plan_both, plan_json, plan_report
+        from mtpconv.convert.prepare import Way
+
+        way = Way(pad_vocab_to_multiple, no_mtp, False, target_mcore.release)
+        both = plan_both(src, way, layer_layout.value)
+    except Exception as error:
+        could_not_check("plan", error, output, debug=debug)
+    report = plan_report(both)
+    if output is Format.json:
+        print(plan_json(both, report, strict=strict))
+    else:
+        print_report(report, output, strict=strict)
+    raise typer.Exit(report.exit_code(strict=strict))
+
+
+@app.command()
+def explain(
+    src: SourceDir,
+    tensor: Annotated[str, typer.Argument(metavar="TENSOR", show_default=False)],
+    target_mcore: TargetMcore = Target.auto,
+    output: Output = Format.text,
+    debug: Debug = False,
+) -> None:
+    """The rule that carries one tensor of SRC, named as either side names it."""
+    try:
+        from mtpconv.convert.explain import explain_json, explain_tensor, explain_text
+
+        found = explain_tensor(src, tensor, target_mcore.release)
+        print(explain_json(found) if output is Format.json else explain_text(found))
+    except Exception as error:
+        could_not_check("explain", error, output, debug=debug)
+
+
+@app.command()
+def families(output: Output = Format.text) -> None:
+    """The model families mtpconv converts, and what each needs of megatron-core."""
+    from mtpconv.inventory.family_table import families_json, families_text
+
+    print(families_json() if output is Format.json else families_text())
+
+
+@app.command()
+def demo(debug: Debug = False) -> None:
+    """A trained checkpoint there and back; then with its MTP lost, the way pipelines lose it."""
+    try:
+        from mtpconv.demo.run import demo as run_demo
+
+        parts, code = run_demo()
+        print("\n".join(parts))
+    except Exception as error:
+        could_not_check("demo", error, Format.text, debug=debug)
+    raise typer.Exit(code)
