@@ -1,8 +1,8 @@
 """Every finding id the package can emit: severity, meaning, cost, and how to mend it.
 
 The one place that documents ids: `mtpconv explain-finding ID` prints a row and `docs/findings.md`
-is made from all of them (`python scripts/findings_page.py`). `tests/inventory/test_finding_table.py`
-reads the package's source and asserts that this table lists exactly the ids used there.
+is made from all of them (`python scripts/findings_page.py`). A test beside the inventory's reads
+the package's source and asserts that this table lists exactly the ids used there.
 """
 
 from dataclasses import dataclass
