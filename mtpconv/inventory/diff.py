@@ -51,7 +51,8 @@ def header_findings(
         word = "reshaped" if reshaped else "retyped"
         yield Finding(
             "inv/reshaped" if reshaped else "inv/retyped", "error",
-            f"{name}: {_text(spec)} became {_text(result[name])}", word, name, expected=_text(spec), actual=_text(result[name]),
+            f"{name}: {_text(spec)} became {_text(result[name])}", word, name,
+            expected=_text(spec), actual=_text(result[name]),
         )  # fmt: skip
 
 
