@@ -7,17 +7,21 @@ from mtpconv.errors import ConfigError
 from mtpconv.mappings.config import Config, integer
 from mtpconv.mappings.families import deepseek_v3, glm4_moe, glm_moe_dsa, llama, qwen3_moe
 from mtpconv.mappings.megatron_args import Args, mtp_args
-from mtpconv.mappings.mtp import MtpCount, trailing_prefixes, trailing_stored
+from mtpconv.mappings.mtp import Convention, MtpCount, trailing_prefixes, trailing_stored
 from mtpconv.mappings.rule import Request, Row
 
 
 @dataclass(frozen=True, slots=True)
 class Mtp:
-    """How a family's release stores MTP: the config key, the HF prefixes, how to count layers."""
+    """How a family's release stores MTP: the config key, the HF prefixes, how to count layers.
+
+    `convention` says how the key and the tensors of a release go together.
+    """
 
     key: str
     prefixes: Callable[[Config, int], list[str]]
     stored: Callable[[Config, Iterable[str]], int]
+    convention: Convention = "counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Family:
             return MtpCount(None, 0)
         declared = config.get(self.mtp.key)
         count = None if declared is None else integer(config, self.mtp.key, least=0)
-        return MtpCount(count, self.mtp.stored(config, names))
+        return MtpCount(count, self.mtp.stored(config, names), self.mtp.convention)
 
     def megatron_args(self, config: Config, mtp_layers: int) -> Args:
         """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
