@@ -6,8 +6,18 @@ from mtpconv.inventory.findings import Finding
 from mtpconv.mappings.mtp import MtpCount
 
 
-def contradiction(count: MtpCount, key: str, side: str) -> Iterator[Finding]:
-    """Config against tensors of one side. Declared and absent is a loss, the rest a warning."""
+def contradiction(count: MtpCount, key: str | None, side: str) -> Iterator[Finding]:
+    """Config against tensors of one side. Declared and absent is a loss, the rest a warning.
+
+    A family without a `key` announces nothing: what is stored is stored, and that is information.
+    """
+    if key is None:
+        if count.stored:
+            message = (
+                f"{count.stored} MTP layers are stored; this family's config has no key for it"
+            )
+            yield Finding("mtp/unannounced", "info", message)
+        return
     declared, stored = count.declared, count.stored
     if declared == stored or (declared is None and not stored):
         return
