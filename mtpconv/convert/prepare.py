@@ -70,7 +70,7 @@ def prepare(
         if no_mtp:
             dropped = mtp_names(family, config, observed)
             rows += [Ignore(name, "--no-mtp") for name in dropped]
-            if count.declared and family.mtp.key is not None:
+            if count.declared:
                 changes[family.mtp.key] = 0
             message = (
                 f"--no-mtp: {len(dropped):,} tensors of {count.stored} MTP layers are left out"
@@ -92,7 +92,7 @@ def runnable(family: Family, mcore: tuple[int, int]) -> Iterator[Finding]:
     elif mcore < tuple(map(int, family.since.split("."))):
         wanted = ".".join(map(str, mcore))
         message = f"megatron-core {wanted} cannot build this model; {family.since} can"
-        yield Finding("target/too-old", "warning", message, hint=f"--target-mcore {family.since}")
+        yield Finding("target/needs-newer", "warning", message)
     if family.note:
         yield Finding("target/note", "info", family.note)
 

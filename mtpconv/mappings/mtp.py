@@ -1,11 +1,18 @@
 """MTP layers: what a config declares, what the tensors hold, and under which HF names they lie."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from mtpconv.mappings.config import Config, integer
 
 MOST_LAYERS = 64
 """No release stores more MTP layers than this; a layer number beyond is not taken for one."""
+
+
+Convention = Literal["counted", "silent", "undercounted", "unshipped"]
+"""How a family's releases announce MTP. `counted`: the config key is the number of layers stored.
+`silent`: layers are stored and no key says so. `undercounted`: the key may say fewer layers than
+are stored. `unshipped`: the key says how many layers were trained, and none is released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,11 +21,29 @@ class MtpCount:
 
     declared: int | None
     stored: int
+    convention: Convention = "counted"
 
     @property
     def expected(self) -> int:
         """How many layers to ask for: a declared layer that is absent must show as missing."""
+        if self.convention == "unshipped":
+            return self.stored
         return max(self.declared or 0, self.stored)
+
+    @property
+    def lost(self) -> bool:
+        """Whether fewer layers are stored than this family's releases would store."""
+        return self.expected > self.stored
+
+    @property
+    def as_released(self) -> bool:
+        """Whether config and tensors differ in the way this family's releases do."""
+        declared = self.declared
+        if self.convention == "silent":
+            return declared is None and self.stored > 0
+        if self.convention == "undercounted":
+            return declared is not None and 0 < declared < self.stored
+        return self.convention == "unshipped" and self.stored == 0
 
 
 def trailing_prefixes(config: Config, layers: int) -> list[str]:

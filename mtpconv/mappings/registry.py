@@ -7,7 +7,7 @@ from mtpconv.errors import ConfigError
 from mtpconv.mappings.config import Config, integer
 from mtpconv.mappings.families import deepseek_v3, glm4_moe, glm_moe_dsa, llama, qwen3_moe
 from mtpconv.mappings.megatron_args import Args, mtp_args
-from mtpconv.mappings.mtp import MtpCount, trailing_depth, trailing_prefixes
+from mtpconv.mappings.mtp import Convention, MtpCount, trailing_depth, trailing_prefixes
 from mtpconv.mappings.rule import Request, Row
 
 
@@ -15,15 +15,16 @@ from mtpconv.mappings.rule import Request, Row
 class Mtp:
     """How a family's release stores MTP.
 
-    `key` is the config key that announces the layers (None: the family has none, so layers without
-    a key are its way and no finding). `prefixes` are the HF prefixes of the first n layers, where
-    a layer keeps its own embedding and head if it has any; `depth` tells which layer an HF tensor
-    belongs to (None: to no MTP layer).
+    `key` is the config key that announces the layers, `convention` how it goes together with the
+    tensors of a release. `prefixes` are the HF prefixes of the first n layers, where a layer keeps
+    its own embedding and head if it has any; `depth` tells which layer an HF tensor belongs to
+    (None: to no MTP layer).
     """
 
-    key: str | None
+    key: str
     prefixes: Callable[[Config, int], list[str]]
     depth: Callable[[Config, str], int | None]
+    convention: Convention = "counted"
 
     def stored(self, config: Config, names: Iterable[str]) -> int:
         """How many layers `names` hold, by the greatest depth among them."""
@@ -58,10 +59,9 @@ class Family:
         """MTP layers that `config` declares and that `names` hold."""
         if self.mtp is None:
             return MtpCount(None, 0)
-        key = self.mtp.key
-        declared = None if key is None else config.get(key)
-        count = None if key is None or declared is None else integer(config, key, least=0)
-        return MtpCount(count, self.mtp.stored(config, names))
+        declared = config.get(self.mtp.key)
+        count = None if declared is None else integer(config, self.mtp.key, least=0)
+        return MtpCount(count, self.mtp.stored(config, names), self.mtp.convention)
 
     def megatron_args(self, config: Config, mtp_layers: int) -> Args:
         """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
