@@ -504,7 +504,7 @@ _ROWS = (
     # --- target ---------------------------------------------------------------------------------
     Row(
         "target/needs-newer", ("warning",),
-        "The names and shapes are known, but megatron-core of that release cannot build this model.",
+        "Names and shapes are known, but megatron-core of that release cannot build this model.",
         "A job on that release cannot load the checkpoint; one on the named release can.",
         "Train with the megatron-core that the message names.",
     ),
