@@ -43,9 +43,11 @@ class BothPlans:
 
 
 def plan_both(source: Path, way: Way, layout: LayerLayout) -> BothPlans:
-    """Plan `source` there and, from the keys that would be on disk, back again; no payload is read."""
+    """Plan `source` there and, from the keys that would be on disk, back; no payload is read."""
     both = prove_both(open_hf(source), way, layout)
-    return replace(both, disk_bytes=mcore_output(both.there, layout).nbytes) if both.back else both
+    if both.back is None:
+        return both
+    return replace(both, disk_bytes=mcore_output(both.there, layout).nbytes)
 
 
 def prove_both(hf: HfCheckpoint, way: Way, layout: LayerLayout) -> BothPlans:

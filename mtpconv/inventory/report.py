@@ -23,8 +23,8 @@ class Report:
     """What a command has to say.
 
     `subject` is the model in a few words, `reason` the verdict's cause in one sentence, `facts`
-    label and text of each line under the verdict, `next_step` what to do now. `accepted` are findings
-    the user accepts by name: reported, and without weight in the verdict.
+    label and text of each line under the verdict, `next_step` what to do now. `accepted` are
+    findings the user accepts by name: reported, and without weight in the verdict.
     """
 
     command: str
