@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from mtpconv.convert.ranges import Payload, Strip
+from mtpconv.convert.virtual import Read, Source, Virtual
 from mtpconv.errors import FormatError, MtpconvError, OutputError
 
 BUFFER = 4 << 20
@@ -155,9 +156,6 @@ def _copy_range(writer: "_Writer", strip: Strip, sources: "Sources") -> None:
         writer.commit(len(window))
 
 
-Read = Callable[[Path, int, memoryview], None]
-
-
 def source_blocks(part: Payload, read: Read) -> Iterator[memoryview]:
     """The payload's bytes in order, in the source's dtype, in blocks of whole rows or of 1 MiB."""
     if part.contiguous:
@@ -224,8 +222,11 @@ class Sources:
         for handle in self._open.values():
             os.close(handle)
 
-    def read(self, path: Path, offset: int, window: memoryview) -> None:
+    def read(self, path: Source, offset: int, window: memoryview) -> None:
         """Fill `window` from `path` at `offset`. Raises FormatError if the file ends before."""
+        if isinstance(path, Virtual):
+            path.read(self.read, offset, window)
+            return
         handle = self._open.pop(path, None)
         if handle is None:
             if len(self._open) >= self._MOST:

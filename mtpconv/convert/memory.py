@@ -8,6 +8,7 @@ from mtpconv.convert.execute import Sources, source_blocks
 from mtpconv.convert.prepare import HfPlan
 from mtpconv.convert.progress import Progress
 from mtpconv.convert.ranges import Payload, payload
+from mtpconv.convert.virtual import Source
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.inventory.findings import Finding
 from mtpconv.mappings.rule import Rule
@@ -73,7 +74,7 @@ class _Memory:
     def __init__(self, tensors: dict[str, bytes]) -> None:
         self._tensors = tensors
 
-    def read(self, path: Path, offset: int, window: memoryview) -> None:
+    def read(self, path: Source, offset: int, window: memoryview) -> None:
         window[:] = self._tensors[str(path)][offset : offset + len(window)]
 
 

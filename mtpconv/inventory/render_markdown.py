@@ -23,6 +23,8 @@ def report_markdown(report: Report, *, strict: bool) -> str:
         found = [f for f in report.findings if f.severity == severity]
         if found:
             lines += ["", *_section(title, found, folded=severity == "info")]
+    if report.accepted:
+        lines += ["", *_section("Accepted by name", list(report.accepted), folded=True)]
     if report.text:
         lines += ["", *_fenced(report.text)]
     if report.next_step:

@@ -23,9 +23,10 @@ class Report:
     """What a command has to say.
 
     `subject` is the model in a few words, `reason` the verdict's cause in one sentence, `facts`
-    label and text of each line under the verdict, `next_step` what to do now. `extra` are further
-    keys of the JSON (`inventory`, `parity`, `draft` are drawn in the HTML page). A command whose
-    JSON follows a schema of its own gives it as `document`, its text as `text`.
+    label and text of each line under the verdict, `next_step` what to do now. `accepted` are
+    findings the user accepts by name: reported, and without weight in the verdict. `extra` are
+    further keys of the JSON (`inventory`, `parity`, `draft` are drawn in the HTML page). A command
+    whose JSON follows a schema of its own gives it as `document`, its text as `text`.
     """
 
     command: str
@@ -38,6 +39,7 @@ class Report:
     counts: dict[str, int] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     could_not_check: bool = False
+    accepted: tuple[Finding, ...] = ()
     document: Mapping[str, Any] | None = None
     text: str = ""
 

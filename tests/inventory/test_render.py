@@ -49,7 +49,10 @@ ERROR = Report(
 def hostile() -> Report:
     finding = Finding("inv/missing", "error", EVIL, "missing", EVIL, EVIL, EVIL, EVIL, hint=EVIL)
     loose = Finding("mtp/missing", "error", EVIL, hint=EVIL)
-    return replace(FAIL, subject=EVIL, reason=EVIL, findings=(finding, loose), next_step=EVIL)
+    findings = (finding, loose)
+    return replace(
+        FAIL, subject=EVIL, reason=EVIL, findings=findings, accepted=findings, next_step=EVIL
+    )
 
 
 def cases(report: Report, *, strict: bool = False) -> dict[str, tuple[str, str]]:
