@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from mtpconv.convert.ranges import Computed, Payload, Strip
+from mtpconv.convert.virtual import Read, Source, Virtual
 from mtpconv.errors import FormatError, MtpconvError, OutputError
 
 BUFFER = 4 << 20
@@ -152,9 +153,6 @@ def _copy_range(writer: "_Writer", strip: Strip, sources: "Sources") -> None:
         writer.commit(len(window))
 
 
-Read = Callable[[Path, int, memoryview], None]
-
-
 def part_blocks(part: Payload | Computed, read: Read, convert: Convert) -> Iterator[memoryview]:
     """The target's bytes in order, computed and cast; each block is good until the next."""
     if isinstance(part, Computed):
@@ -178,10 +176,10 @@ def _collected(blocks: Iterable[memoryview]) -> bytearray:
 class Memory:
     """Reads from bytes in memory as if they were files of those paths."""
 
-    def __init__(self, held: Mapping[Path, bytes | memoryview]) -> None:
+    def __init__(self, held: Mapping[Source, bytes | memoryview]) -> None:
         self._held = held
 
-    def read(self, path: Path, offset: int, window: memoryview) -> None:
+    def read(self, path: Source, offset: int, window: memoryview) -> None:
         """Fill `window` from what is held as `path`, at `offset`."""
         window[:] = self._held[path][offset : offset + len(window)]
 
@@ -255,8 +253,11 @@ class Sources:
         for handle in self._open.values():
             os.close(handle)
 
-    def read(self, path: Path, offset: int, window: memoryview) -> None:
+    def read(self, path: Source, offset: int, window: memoryview) -> None:
         """Fill `window` from `path` at `offset`. Raises FormatError if the file ends before."""
+        if isinstance(path, Virtual):
+            path.read(self.read, offset, window)
+            return
         handle = self._open.pop(path, None)
         if handle is None:
             if len(self._open) >= self._MOST:

@@ -7,8 +7,8 @@ op's blocks cut across both and leave `Strip`s.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from mtpconv.convert.virtual import Source
 from mtpconv.mappings.ops import ZERO, Block, Moves, placed
 from mtpconv.mappings.spec import ITEM_SIZE
 
@@ -17,7 +17,7 @@ from mtpconv.mappings.spec import ITEM_SIZE
 class Piece:
     """A stored rectangle of a tensor: its bytes begin at `start` of `path`, row after row."""
 
-    path: Path
+    path: Source
     start: int
     row: int
     column: int
@@ -32,7 +32,7 @@ class Strip:
     Run i is read at `source + i * source_step` and lands at byte `target + i * target_step`.
     """
 
-    path: Path | None
+    path: Source | None
     source: int
     target: int
     rows: int
@@ -61,7 +61,7 @@ class Payload:
 class Matrix:
     """A matrix read whole and computed in memory; `key` is the path its result is known by."""
 
-    key: Path
+    key: Source
     source: Payload
     run: Callable[[bytearray], memoryview]
 

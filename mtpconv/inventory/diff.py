@@ -50,8 +50,9 @@ def header_findings(
         reshaped = result[name].shape != spec.shape
         word = "reshaped" if reshaped else "retyped"
         yield Finding(
-            f"inv/{word}", "error", f"{name}: {_text(spec)} became {_text(result[name])}", word,
-            name, expected=_text(spec), actual=_text(result[name]),
+            "inv/reshaped" if reshaped else "inv/retyped", "error",
+            f"{name}: {_text(spec)} became {_text(result[name])}", word, name,
+            expected=_text(spec), actual=_text(result[name]),
         )  # fmt: skip
 
 
