@@ -7,6 +7,7 @@ from typing import Any
 from mtpconv.convert.execute import BLOCK, BUFFER, THREADS
 from mtpconv.convert.hf import HfCheckpoint, open_hf
 from mtpconv.convert.hf2mcore import LayerLayout, is_stacked, mcore_output, mtp_text, plan_facts
+from mtpconv.convert.parts import largest_matrix
 from mtpconv.convert.prepare import (
     HfPlan,
     Way,
@@ -36,8 +37,13 @@ class BothPlans:
 
     @property
     def peak_memory_bytes(self) -> int:
-        """Buffers of the executor: per thread one output buffer and two blocks for casts."""
-        return THREADS * (BUFFER + 2 * BLOCK)
+        """Per thread one output buffer, two blocks for casts, and a matrix that is computed.
+
+        A matrix counts three times: as read, computed, and cast to at most twice the width.
+        """
+        hf, rules = self.there.hf, self.there.plan.rules
+        matrix = largest_matrix(rules, hf.tensors)
+        return THREADS * (BUFFER + 2 * BLOCK + 4 * matrix)
 
 
 def plan_both(source: Path, way: Way, layout: LayerLayout) -> BothPlans:

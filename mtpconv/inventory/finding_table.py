@@ -129,6 +129,12 @@ _ROWS = (
         "Keep the wider dtype: give a --like whose header says so.",
     ),
     Row(
+        "dtype/not-reversible", ("error",),
+        "A value would not come back from the offset that Megatron's spelling of a gamma asks for.",
+        "Adding and removing the constant would change the weight.",
+        "Such values are below 2**-16: check that the tensor is the trained one.",
+    ),
+    Row(
         "dtype/unsupported", ("stop",),
         "A dtype that has no exact conversion, or that torch_dist cannot store.",
         "The tensor cannot be carried over.",
