@@ -7,7 +7,7 @@ plus `mtp_wrapper`. Megatron names are those of megatron-core's TransformerEngin
 
 from dataclasses import dataclass
 
-from mtpconv.mappings.ops import Moves, concat, interleave_qkv, pad_rows, rename
+from mtpconv.mappings.ops import Moves, concat, interleave_qkv, pad_rows, rename, unfuse_experts
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
 from mtpconv.mappings.spec import Shape
 
@@ -62,7 +62,11 @@ class MoeNames:
 
 @dataclass(frozen=True, slots=True)
 class Moe:
-    """Sizes of a mixture of experts; `shared` is the shared experts' joint width (0: none)."""
+    """Sizes of a mixture of experts; `shared` is the shared experts' joint width (0: none).
+
+    `fused`: HF keeps all experts in `experts.gate_up_proj [E, 2M, H]` and `experts.down_proj
+    [E, H, M]`, as transformers 5 does.
+    """
 
     hidden: int
     experts: int
@@ -70,6 +74,7 @@ class Moe:
     shared: int = 0
     router_bias: bool = False
     names: MoeNames = MoeNames()
+    fused: bool = False
 
 
 def one(hf: str, mcore: str, shape: Shape, *, mcore_dtype: str | None = None) -> Rule:
@@ -188,7 +193,9 @@ def moe_mlp(hf: str, mcore: str, m: Moe) -> list[Row]:
         # megatron-core keeps this one in fp32; rounding it moves tokens to other experts.
         router = f"{mcore}mlp.router.expert_bias"
         rules.append(one(f"{block}{names.router_bias}", router, (m.experts,), mcore_dtype="F32"))
-    for expert in range(m.experts):
+    if m.fused:
+        rules += fused_experts(f"{block}experts.", mcore, m)
+    for expert in range(0 if m.fused else m.experts):
         prefix = f"{mcore}mlp.experts.experts.{expert}."
         theirs = f"{block}experts.{expert}."
         rules += gated_mlp(theirs, prefix, m.hidden, m.width, names.projections)
@@ -200,6 +207,26 @@ def moe_mlp(hf: str, mcore: str, m: Moe) -> list[Row]:
         gate = f"{mcore}mlp.shared_experts.gate_weight"
         rules.append(one(f"{block}{names.shared_gate}", gate, (1, m.hidden)))
     return rules
+
+
+def fused_experts(hf: str, mcore: str, m: Moe) -> list[Row]:
+    """Experts that lie in one HF tensor for gate and up and in one for down."""
+    ours = [f"{mcore}mlp.experts.experts.{expert}." for expert in range(m.experts)]
+    gate_up, down = (m.experts, 2 * m.width, m.hidden), (m.experts, m.hidden, m.width)
+    return [
+        Rule(
+            (f"{hf}gate_up_proj",),
+            (gate_up,),
+            tuple(f"{prefix}linear_fc1.weight" for prefix in ours),
+            unfuse_experts(m.experts, 2 * m.width),
+        ),
+        Rule(
+            (f"{hf}down_proj",),
+            (down,),
+            tuple(f"{prefix}linear_fc2.weight" for prefix in ours),
+            unfuse_experts(m.experts, m.hidden),
+        ),
+    ]
 
 
 def mtp_wrapper(hf: str, mcore: str, hidden: int) -> list[Row]:

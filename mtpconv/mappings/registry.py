@@ -4,8 +4,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.config import Config, integer
-from mtpconv.mappings.families import deepseek_v3, glm4_moe, glm_moe_dsa, llama, qwen3_moe
+from mtpconv.mappings.config import Config, flat, integer, lookup
+from mtpconv.mappings.families import (
+    deepseek_v3,
+    glm4_moe,
+    glm_moe_dsa,
+    llama,
+    qwen3_5,
+    qwen3_moe,
+    qwen3_next,
+)
 from mtpconv.mappings.megatron_args import Args, mtp_args
 from mtpconv.mappings.mtp import Convention, MtpCount, trailing_depth, trailing_prefixes
 from mtpconv.mappings.rule import Request, Row
@@ -42,7 +50,7 @@ class Family:
 
     `models` names releases for people, `since` the first megatron-core that can run them. `gap`
     says what every released megatron-core lacks for it, `note` what a training job must see to;
-    both are printed with each conversion.
+    both are printed with each conversion. `mixed`: its layers are not all of one kind.
     """
 
     model_type: str
@@ -54,20 +62,29 @@ class Family:
     since: str = "0.16"
     gap: str = ""
     note: str = ""
+    mixed: bool = False
+
+    @property
+    def stacks(self) -> bool:
+        """Whether the decoder's layers are stacked by default: no experts, and all alike."""
+        return not (self.moe or self.mixed)
 
     def count_mtp(self, config: Config, names: Iterable[str]) -> MtpCount:
         """MTP layers that `config` declares and that `names` hold."""
         if self.mtp is None:
             return MtpCount(None, 0)
-        declared = config.get(self.mtp.key)
-        count = None if declared is None else integer(config, self.mtp.key, least=0)
+        config, key = flat(config), self.mtp.key
+        declared = lookup(config, key)
+        count = None if declared is None else integer({key: declared}, key, least=0)
         return MtpCount(count, self.mtp.stored(config, names), self.mtp.convention)
 
     def megatron_args(self, config: Config, mtp_layers: int) -> Args:
         """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
-        return self.args(config) | mtp_args(mtp_layers)
+        return self.args(flat(config)) | mtp_args(mtp_layers)
 
 
+_QWEN = Mtp("num_nextn_predict_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth, "silent")
+_QWEN_VL = Mtp("text_config.mtp_num_hidden_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth)
 _TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_depth)
 
 FAMILIES: dict[str, Family] = {
@@ -84,6 +101,18 @@ FAMILIES: dict[str, Family] = {
         Family(
             "deepseek_v3", "DeepSeek-V3, R1, V3.1 (bf16)", deepseek_v3.rules, deepseek_v3.args,
             moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "qwen3_next", "Qwen3-Next", qwen3_next.rules, qwen3_next.args,
+            moe=True, mtp=_QWEN, mixed=True,
+        ),
+        Family(
+            "qwen3_5", "Qwen3.5, 3.6 dense (text; vision carried)", qwen3_5.rules, qwen3_5.args,
+            mtp=_QWEN_VL, mixed=True,
+        ),
+        Family(
+            "qwen3_5_moe", "Qwen3.5, 3.6 MoE (text; vision carried)", qwen3_5.moe_rules,
+            qwen3_5.moe_model_args, moe=True, mtp=_QWEN_VL, mixed=True,
         ),
         Family(
             "glm_moe_dsa", "GLM-5, 5.1; 5.2 from 0.19", glm_moe_dsa.rules, glm_moe_dsa.args,
