@@ -503,6 +503,25 @@ _ROWS = (
     ),
     # --- target ---------------------------------------------------------------------------------
     Row(
+        "target/needs-newer", ("warning",),
+        "Names and shapes are known, but megatron-core of that release cannot build this model.",
+        "A job on that release cannot load the checkpoint; one on the named release can.",
+        "Train with the megatron-core that the message names.",
+    ),
+    Row(
+        "target/no-model", ("warning",),
+        "No released megatron-core can build this model; the message says what it lacks.",
+        "The checkpoint is exact and comes back bit for bit, but a training job needs its own model"
+        " code that uses these names.",
+        "Check that your training code has what the message names.",
+    ),
+    Row(
+        "target/note", ("info",),
+        "What a training job must see to with this family, beyond its arguments.",
+        _NOTHING,
+        "Set the job up as the message says.",
+    ),
+    Row(
         "target/too-new", ("stop",),
         "megatron-core of that release builds this model with parameters that no release has.",
         "Nothing was written.",
