@@ -68,6 +68,11 @@ class Family:
     gap: str = ""
     note: str = ""
 
+    @property
+    def ships_mtp(self) -> bool:
+        """Whether releases store MTP layers."""
+        return self.mtp is not None and self.mtp.convention != "unshipped"
+
     def count_mtp(self, config: Config, names: Iterable[str]) -> MtpCount:
         """MTP layers that `config` declares and that `names` hold."""
         if self.mtp is None:
@@ -83,8 +88,13 @@ class Family:
 
 _TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_depth)
 
-_UNSHIPPED = Mtp("num_mtp_modules", trailing_prefixes, trailing_stored, "unshipped")
+_UNSHIPPED = Mtp("num_mtp_modules", trailing_prefixes, trailing_depth, "unshipped")
 """MiniMax counts modules of its training; where a release would store one is not known."""
+
+_WIDE_NORMS = (
+    "it norms q and k over all heads at once, GPTModel head by head; a layer spec with wide norms"
+    " under the same names, such as Megatron-Bridge's, loads what is written"
+)
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
@@ -113,10 +123,10 @@ FAMILIES: dict[str, Family] = {
             "deepseek_v2", "DeepSeek-V2, V2.5, V2-Lite", deepseek_v2.rules, deepseek_v2.args,
             moe=True,
         ),
-        Family("olmoe", "OLMoE", olmoe.rules, olmoe.args, moe=True),
+        Family("olmoe", "OLMoE", olmoe.rules, olmoe.args, moe=True, gap=_WIDE_NORMS),
         Family(
             "minimax_m2", "MiniMax-M2 to M2.7 (bf16)", minimax_m2.rules, minimax_m2.args,
-            moe=True, mtp=_UNSHIPPED,
+            moe=True, mtp=_UNSHIPPED, gap=_WIDE_NORMS,
         ),
         Family(
             "glm_moe_dsa", "GLM-5, 5.1; 5.2 from 0.19", glm_moe_dsa.rules, glm_moe_dsa.args,
