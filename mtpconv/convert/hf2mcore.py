@@ -178,10 +178,10 @@ def sentence(text: str) -> str:
 def narrowed(command: str, planned: HfPlan, error: Narrowed) -> Report:
     """The report of a conversion that met a value its target dtype cannot hold."""
     finding = Finding(error.id, "error", error.what, "changed", hint=error.mend)
+    planned = replace(planned, findings=(*planned.findings, finding))
     return replace(
         refusal(command, planned),
         reason=error.what,
-        findings=(*planned.findings, finding),
         checks=(Check("plan", "pass"), Check("dtypes", "fail")),
         next_step=f"Nothing was written. {sentence(error.mend)}",
     )
