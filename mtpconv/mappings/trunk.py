@@ -5,6 +5,8 @@ from mtpconv.mappings.config import flag, integer
 from mtpconv.mappings.rule import Carry, Request, Row
 
 HEAD = "lm_head.weight"
+HEAD_COPIES = ("shared_head.head.weight", "shared_head.weight")
+"""How releases call an MTP layer's own copy of the head."""
 
 
 def trunk(
@@ -13,6 +15,7 @@ def trunk(
     *,
     tied_by_default: bool = False,
     prefix: str = "model.",
+    embedding_name: str | None = None,
 ) -> list[Row]:
     """Rows of the model's ends, MTP layers' copies of embedding and head included.
 
@@ -25,8 +28,8 @@ def trunk(
     hidden, vocab = integer(config, "hidden_size"), integer(config, "vocab_size")
     tied = flag(config, "tie_word_embeddings", tied_by_default)
     embeddings = [f"{mtp}embed_tokens.weight" for mtp in mtp_prefixes]
-    heads = [f"{mtp}shared_head.head.weight" for mtp in mtp_prefixes]
-    tokens = f"{prefix}embed_tokens.weight"
+    heads = [f"{mtp}{name}" for mtp in mtp_prefixes for name in HEAD_COPIES]
+    tokens = embedding_name or f"{prefix}embed_tokens.weight"
     stored = [name for name in (*embeddings, *heads) if name in observed]
     carried = [name for name in stored if name in request.carry_copies]
     embeddings = [name for name in embeddings if name in stored and name not in carried]
