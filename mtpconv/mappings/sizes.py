@@ -35,3 +35,23 @@ def mla_sizes(config: Config) -> Mla:
         rope_dim=integer(config, "qk_rope_head_dim"),
         v_dim=integer(config, "v_head_dim"),
     )
+
+
+def listed_sparse_layers(config: Config, *, dense: int) -> list[bool]:
+    """For each layer whether it holds experts: `mlp_layer_types`, or all but the first few.
+
+    `dense` is how many come first without experts where `first_k_dense_replace` is absent.
+    """
+    if config.get("mlp_layer_types") is not None:
+        return [kind == "sparse" for kind in per_layer(config, "mlp_layer_types")]
+    dense = integer(config, "first_k_dense_replace", dense, least=0)
+    return [layer >= dense for layer in range(integer(config, "num_hidden_layers"))]
+
+
+def per_layer(config: Config, key: str) -> list[str]:
+    """`config[key]`, one value a decoder layer. Raises ConfigError if it is no such list."""
+    values, layers = config[key], integer(config, "num_hidden_layers")
+    if not isinstance(values, list) or len(values) != layers:
+        what = f"config.json: '{key}' does not list one value for each of {layers} layers"
+        raise ConfigError("config/bad-value", what)
+    return values

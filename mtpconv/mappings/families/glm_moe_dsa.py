@@ -1,9 +1,11 @@
-"""GLM-5, 5.1 and 5.2: latent attention with a sparse-attention indexer (DSA), experts, MTP.
+"""GLM-5, 5.1, 5.2 and DeepSeek-V3.2: latent attention with an indexer (DSA), experts, MTP.
 
-Facts from the releases' headers, transformers' `modeling_glm_moe_dsa.py` and megatron-core's
-`experimental_attention_variant/dsa.py`. GLM-5 and 5.1 have an indexer on every layer; 5.2 only
-where `indexer_types` says `full`, and always on the MTP layer. HF and megatron-core from 0.19 put
-the RoPE part of an indexer head first; 0.16 to 0.18 put it last, so rows are moved for those.
+Facts from the releases' headers, transformers' `modeling_glm_moe_dsa.py` and
+`modeling_deepseek_v32.py`, and megatron-core's `experimental_attention_variant/dsa.py`. GLM-5, 5.1
+and V3.2 have an indexer on every layer; GLM-5.2 only where `indexer_types` says `full`, and always
+on the MTP layer. V3.2 stores copies of embedding and head, and all its norms in F32. HF and
+megatron-core from 0.19 put the RoPE part of an indexer head first; 0.16 to 0.18 put it last, so
+rows are moved for those.
 """
 
 from functools import lru_cache
@@ -17,7 +19,7 @@ from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.ops import Block, Moves
 from mtpconv.mappings.rule import Request, Row, Rule
-from mtpconv.mappings.sizes import mla_sizes
+from mtpconv.mappings.sizes import listed_sparse_layers, mla_sizes, per_layer
 
 SEPARATE_NORMS = (0, 19)
 """The megatron-core release that gave DSA norms of its own and moved RoPE to the front."""
@@ -49,28 +51,15 @@ def rules(request: Request) -> list[Row]:
 
 
 def sparse_layers(config: Config) -> list[bool]:
-    """For each layer whether it holds experts: `mlp_layer_types`, or the first few are dense."""
-    layers = integer(config, "num_hidden_layers")
-    types = config.get("mlp_layer_types")
-    if types is not None:
-        return [kind == "sparse" for kind in _per_layer(config, "mlp_layer_types")]
-    dense = integer(config, "first_k_dense_replace", 3, least=0)
-    return [layer >= dense for layer in range(layers)]
+    """For each layer whether it holds experts: all but the first three by default."""
+    return listed_sparse_layers(config, dense=3)
 
 
 def indexer_layers(config: Config) -> list[bool]:
     """For each decoder layer whether it has an indexer of its own."""
     if config.get("indexer_types") is None:
         return [True] * integer(config, "num_hidden_layers")
-    return [kind == "full" for kind in _per_layer(config, "indexer_types")]
-
-
-def _per_layer(config: Config, key: str) -> list[str]:
-    values, layers = config[key], integer(config, "num_hidden_layers")
-    if not isinstance(values, list) or len(values) != layers:
-        what = f"config.json: '{key}' does not list one value for each of {layers} layers"
-        raise ConfigError("config/bad-value", what)
-    return values
+    return [kind == "full" for kind in per_layer(config, "indexer_types")]
 
 
 def _attention(request: Request, hf: str, mcore: str, sizes: Mla, *, indexer: bool) -> list[Row]:
