@@ -37,21 +37,30 @@ def mla_sizes(config: Config) -> Mla:
     )
 
 
-def listed_sparse_layers(config: Config, *, dense: int) -> list[bool]:
-    """For each layer whether it holds experts: `mlp_layer_types`, or all but the first few.
+def layer_kinds(config: Config, key: str) -> list[str] | None:
+    """One word for each decoder layer; None where `key` is absent or null.
 
-    `dense` is how many come first without experts where `first_k_dense_replace` is absent.
+    A list may go on with a word for each MTP layer that the config declares; those are left out.
+    Raises ConfigError for a list of any other length.
     """
-    if config.get("mlp_layer_types") is not None:
-        return [kind == "sparse" for kind in per_layer(config, "mlp_layer_types")]
-    dense = integer(config, "first_k_dense_replace", dense, least=0)
-    return [layer >= dense for layer in range(integer(config, "num_hidden_layers"))]
-
-
-def per_layer(config: Config, key: str) -> list[str]:
-    """`config[key]`, one value a decoder layer. Raises ConfigError if it is no such list."""
-    values, layers = config[key], integer(config, "num_hidden_layers")
-    if not isinstance(values, list) or len(values) != layers:
+    values, layers = config.get(key), integer(config, "num_hidden_layers")
+    if values is None:
+        return None
+    mtp = integer(config, "num_nextn_predict_layers", 0, least=0)
+    if not isinstance(values, list) or len(values) not in (layers, layers + mtp):
         what = f"config.json: '{key}' does not list one value for each of {layers} layers"
         raise ConfigError("config/bad-value", what)
-    return values
+    return values[:layers]
+
+
+def sparse_layers(config: Config, *, dense: int) -> list[bool]:
+    """For each decoder layer whether it holds experts.
+
+    `mlp_layer_types` says so layer by layer; without it the first `first_k_dense_replace` layers
+    are dense (`dense` of them where that key is absent too).
+    """
+    kinds = layer_kinds(config, "mlp_layer_types")
+    if kinds is not None:
+        return [kind == "sparse" for kind in kinds]
+    first = integer(config, "first_k_dense_replace", dense, least=0)
+    return [layer >= first for layer in range(integer(config, "num_hidden_layers"))]

@@ -13,7 +13,7 @@ from mtpconv.mappings.families.deepseek_v3 import moe_sizes, require_query_norm
 from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_router_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.rule import Request, Row
-from mtpconv.mappings.sizes import listed_sparse_layers, mla_sizes
+from mtpconv.mappings.sizes import mla_sizes, sparse_layers
 
 
 def rules(request: Request) -> list[Row]:
@@ -23,13 +23,12 @@ def rules(request: Request) -> list[Row]:
     require_query_norm(request, sizes)
     mtp = trailing_prefixes(config, request.mtp_layers)
     return moe_model(
-        request, lambda hf, mcore, _: mla(hf, mcore, sizes), moe, sparse_layers(config), mtp
+        request,
+        lambda hf, mcore, _: mla(hf, mcore, sizes),
+        moe,
+        sparse_layers(config, dense=1),
+        mtp,
     )
-
-
-def sparse_layers(config: Config) -> list[bool]:
-    """For each layer whether it holds experts: all but the first by default."""
-    return listed_sparse_layers(config, dense=1)
 
 
 def args(config: Config) -> Args:
@@ -40,7 +39,7 @@ def args(config: Config) -> Args:
         | mla_args(config, mla_sizes(config))
         | sigmoid_router_args(config, moe.experts)
         | {
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
+            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config, dense=1)],
             "moe_shared_expert_intermediate_size": moe.shared or None,
         }
     )

@@ -19,7 +19,7 @@ from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.ops import Block, Moves
 from mtpconv.mappings.rule import Request, Row, Rule
-from mtpconv.mappings.sizes import listed_sparse_layers, mla_sizes, per_layer
+from mtpconv.mappings.sizes import layer_kinds, mla_sizes, sparse_layers
 
 SEPARATE_NORMS = (0, 19)
 """The megatron-core release that gave DSA norms of its own and moved RoPE to the front."""
@@ -45,21 +45,17 @@ def rules(request: Request) -> list[Row]:
         request,
         lambda hf, mcore, layer: _attention(request, hf, mcore, sizes, indexer=has_indexer[layer]),
         moe,
-        sparse_layers(config),
+        sparse_layers(config, dense=3),
         mtp,
     )
 
 
-def sparse_layers(config: Config) -> list[bool]:
-    """For each layer whether it holds experts: all but the first three by default."""
-    return listed_sparse_layers(config, dense=3)
-
-
 def indexer_layers(config: Config) -> list[bool]:
     """For each decoder layer whether it has an indexer of its own."""
-    if config.get("indexer_types") is None:
+    kinds = layer_kinds(config, "indexer_types")
+    if kinds is None:
         return [True] * integer(config, "num_hidden_layers")
-    return [kind == "full" for kind in per_layer(config, "indexer_types")]
+    return [kind == "full" for kind in kinds]
 
 
 def _attention(request: Request, hf: str, mcore: str, sizes: Mla, *, indexer: bool) -> list[Row]:
@@ -129,7 +125,7 @@ def args(config: Config) -> Args:
         "dsa_indexer_n_heads": integer(config, "index_n_heads"),
         "dsa_indexer_head_dim": integer(config, "index_head_dim"),
         "dsa_indexer_topk": integer(config, "index_topk"),
-        "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
+        "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config, dense=3)],
         "moe_shared_expert_intermediate_size": moe.shared or None,
     }
     if not all(indexer_layers(config)):
