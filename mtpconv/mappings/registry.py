@@ -11,6 +11,7 @@ from mtpconv.mappings.families import (
     deepseek_v3,
     exaone_moe,
     glm4_moe,
+    glm4_moe_lite,
     glm_moe_dsa,
     hy_v3,
     llama,
@@ -151,6 +152,10 @@ FAMILIES: dict[str, Family] = {
             moe=True, mtp=_TRAILING,
         ),
         Family(
+            "glm4_moe_lite", "GLM-4.7-Flash", glm4_moe_lite.rules, glm4_moe_lite.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
             "deepseek_v3", "DeepSeek-V3, R1, V3.1 (bf16)", deepseek_v3.rules, deepseek_v3.args,
             moe=True, mtp=_TRAILING,
         ),
@@ -165,6 +170,10 @@ FAMILIES: dict[str, Family] = {
         Family(
             "qwen3_5_moe", "Qwen3.5, 3.6 MoE (text; vision carried)", qwen3_5.moe_rules,
             qwen3_5.moe_model_args, moe=True, mtp=_QWEN_VL, mixed=True,
+        ),
+        Family(
+            "deepseek_v32", "DeepSeek-V3.2 (bf16)", glm_moe_dsa.rules, glm_moe_dsa.args,
+            moe=True, mtp=_TRAILING,
         ),
         Family(
             "kimi_k2", "Kimi-K2 (bf16)", deepseek_v3.rules, deepseek_v3.args,

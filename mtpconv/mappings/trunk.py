@@ -4,6 +4,7 @@ from mtpconv.mappings.blocks import embedding, one, output_layer
 from mtpconv.mappings.config import flag, integer
 from mtpconv.mappings.rule import Carry, Request, Row
 
+EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 HEAD_COPIES = ("shared_head.head.weight", "shared_head.weight")
 """How releases call an MTP layer's own copy of the head."""
@@ -19,7 +20,8 @@ def trunk(
 ) -> list[Row]:
     """Rows of the model's ends, MTP layers' copies of embedding and head included.
 
-    `prefix` is what stands in front of the language model's names.
+    `prefix` is what stands in front of the language model's names, `embedding_name` the embedding's
+    whole name where it is no `embed_tokens`.
 
     Whether copies are stored is read off the tensors at hand, never assumed. A tied model has no
     `output_layer`; a head that is stored all the same must hold the embedding's bytes.

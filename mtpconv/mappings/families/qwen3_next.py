@@ -7,7 +7,7 @@ announces the MTP layer; all norms but the delta net's own are centred on zero, 
 from dataclasses import replace
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.blocks import Gqa, Moe, MoeNames, dense_mlp, moe_mlp, one
+from mtpconv.mappings.blocks import Gqa, Moe, MoeNames, MtpNames, dense_mlp, moe_mlp, mtp_wrapper
 from mtpconv.mappings.config import Config, flag, integer
 from mtpconv.mappings.families.qwen3_moe import sparse_layers
 from mtpconv.mappings.gated_delta import (
@@ -17,11 +17,12 @@ from mtpconv.mappings.gated_delta import (
     linear_layers,
 )
 from mtpconv.mappings.megatron_args import Args, common_args, gqa_args
-from mtpconv.mappings.mtp import depth_under
+from mtpconv.mappings.mtp import numbered_depth
 from mtpconv.mappings.rule import Request, Row
 from mtpconv.mappings.sizes import gqa_sizes
 from mtpconv.mappings.trunk import trunk
 
+MTP_NAMES = MtpNames("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
 NAMES = MoeNames(shared="shared_expert.", shared_gate="shared_expert_gate.weight")
 
 
@@ -82,10 +83,7 @@ def _mtp_layer(request: Request, depth: int, moe: Moe | None) -> list[Row]:
     hidden = integer(request.config, "hidden_size")
     hf, mcore = f"mtp.layers.{depth}.", f"mtp.layers.{depth}."
     return [
-        one("mtp.pre_fc_norm_embedding.weight", f"{mcore}enorm.weight", (hidden,)),
-        one("mtp.pre_fc_norm_hidden.weight", f"{mcore}hnorm.weight", (hidden,)),
-        one("mtp.fc.weight", f"{mcore}eh_proj.weight", (hidden, 2 * hidden)),
-        one("mtp.norm.weight", f"{mcore}final_layernorm.weight", (hidden,)),
+        *mtp_wrapper("mtp.", mcore, hidden, MTP_NAMES),
         *gated_gqa(hf, f"{mcore}transformer_layer.", attention_sizes(request.config)),
         *_mlp(request, hf, f"{mcore}transformer_layer.", moe),
     ]
@@ -98,9 +96,7 @@ def mtp_prefixes(config: Config, layers: int) -> list[str]:  # noqa: ARG001
 
 def mtp_depth(config: Config, name: str) -> int | None:  # noqa: ARG001
     """Depth of the MTP layer an HF tensor belongs to; the wrapper's tensors belong to layer 0."""
-    if not name.startswith("mtp."):
-        return None
-    return depth_under(name, "mtp.layers.") or 0
+    return numbered_depth(name, ("mtp.layers.",), "mtp.")
 
 
 def args(config: Config) -> Args:
