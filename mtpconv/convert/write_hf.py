@@ -12,7 +12,7 @@ from mtpconv.convert.headers import header_bytes
 from mtpconv.convert.hf import CONFIG, INDEX, HfLayout, ShardLayout
 from mtpconv.convert.manifest import Like
 from mtpconv.convert.publish import copy_file, write_bytes
-from mtpconv.convert.ranges import Piece, payload
+from mtpconv.convert.ranges import Payload, Piece, payload
 from mtpconv.mappings.ops import Moves, rename
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec, columns, rows
@@ -36,6 +36,22 @@ def unmoved(specs: Mapping[str, TensorSpec]) -> dict[str, tuple[Rule, int]]:
     }
 
 
+def tensor_payload(
+    name: str,
+    spec: TensorSpec,
+    band: tuple[int, int],
+    rules: Producers,
+    pieces: Callable[[str], list[Piece]],
+    dtypes: Mapping[str, str],
+) -> Payload:
+    """Rows `band` of the HF tensor `name`, gathered from the stored Megatron tensors."""
+    rule, output = rules[name]
+    back: Moves = rule.op.inverse()
+    inputs = [pieces(mcore) for mcore in rule.mcore]
+    pair = (dtypes[rule.mcore[0]], spec.dtype)
+    return payload(back, output, band, columns(spec.shape), inputs, pair, name)
+
+
 def shard_file(
     shard: ShardLayout,
     rules: Producers,
@@ -57,13 +73,8 @@ def _segments(
 ) -> Iterable[Segment]:
     yield header
     for name in shard.order:
-        rule, output = rules[name]
         spec = shard.tensors[name]
-        back: Moves = rule.op.inverse()
-        inputs = [pieces(mcore) for mcore in rule.mcore]
-        band = (0, rows(spec.shape))
-        pair = (dtypes[rule.mcore[0]], spec.dtype)
-        yield payload(back, output, band, columns(spec.shape), inputs, pair, name)
+        yield tensor_payload(name, spec, (0, rows(spec.shape)), rules, pieces, dtypes)
 
 
 def changed_config(text: bytes, changes: Mapping[str, Any]) -> bytes:
