@@ -1,5 +1,5 @@
 """Before anything imports megatron: the TransformerEngine stand-in, or no TE layer is built."""
 
-from tests.oracle import te
+from mtpconv.parity import te
 
 te.install()

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from mtpconv.convert.execute import OutputFile, Segment
 from mtpconv.convert.headers import header_bytes
 from mtpconv.convert.hf import CONFIG, INDEX, HfLayout, ShardLayout
 from mtpconv.convert.manifest import Like
+from mtpconv.convert.parts import Part, to_hf_parts
 from mtpconv.convert.publish import copy_file, write_bytes
-from mtpconv.convert.ranges import Payload, Piece, payload
-from mtpconv.mappings.ops import Moves, rename
+from mtpconv.convert.ranges import Piece
+from mtpconv.mappings.ops import rename
 from mtpconv.mappings.rule import Rule
-from mtpconv.mappings.spec import TensorSpec, columns, rows
+from mtpconv.mappings.spec import TensorSpec, rows
 
 Producers = Mapping[str, tuple[Rule, int]]
 """For each HF tensor the rule that gives it and which of the rule's HF tensors it is."""
@@ -36,20 +37,17 @@ def unmoved(specs: Mapping[str, TensorSpec]) -> dict[str, tuple[Rule, int]]:
     }
 
 
-def tensor_payload(
+def tensor_parts(
     name: str,
     spec: TensorSpec,
-    band: tuple[int, int],
     rules: Producers,
     pieces: Callable[[str], list[Piece]],
     dtypes: Mapping[str, str],
-) -> Payload:
-    """Rows `band` of the HF tensor `name`, gathered from the stored Megatron tensors."""
+) -> Iterator[Part]:
+    """The bytes of the HF tensor `name`, in order, gathered from the stored Megatron tensors."""
     rule, output = rules[name]
-    back: Moves = rule.op.inverse()
     inputs = [pieces(mcore) for mcore in rule.mcore]
-    pair = (dtypes[rule.mcore[0]], spec.dtype)
-    return payload(back, output, band, columns(spec.shape), inputs, pair, name)
+    return to_hf_parts(rule, output, spec, inputs, dtypes[rule.mcore[0]], name)
 
 
 def shard_file(
@@ -74,7 +72,7 @@ def _segments(
     yield header
     for name in shard.order:
         spec = shard.tensors[name]
-        yield tensor_payload(name, spec, (0, rows(spec.shape)), rules, pieces, dtypes)
+        yield from tensor_parts(name, spec, rules, pieces, dtypes)
 
 
 def changed_config(text: bytes, changes: Mapping[str, Any]) -> bytes:

@@ -2,25 +2,30 @@
 
 from collections.abc import Iterable, Iterator
 
-from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.findings import Finding, Severity
 from mtpconv.mappings.mtp import MtpCount
 
 
 def contradiction(count: MtpCount, key: str, side: str) -> Iterator[Finding]:
-    """Config against tensors of one side. Declared and absent is a loss, the rest a warning."""
+    """Config against tensors of one side.
+
+    Declared and absent is a loss (error), what the family's own releases do is information, the
+    rest a warning.
+    """
     declared, stored = count.declared, count.stored
     if declared == stored or (declared is None and not stored):
         return
-    lost = (declared or 0) > stored
     said = f"says {declared}" if declared is not None else "is absent"
+    severity: Severity = "error" if count.lost else "info" if count.as_released else "warning"
     yield Finding(
         "mtp/config-contradiction",
-        "error" if lost else "warning",
+        severity,
         f"{side}: {key} {said}, but {stored} MTP layer{'s are' if stored != 1 else ' is'} stored"
-        f" (declared={declared} stored={stored})",
+        f" (declared={declared} stored={stored})"
+        + (", as in this family's releases" if severity == "info" else ""),
         expected=str(declared),
         actual=str(stored),
-        hint="the MTP layer was lost before: take it from the release" if lost else "",
+        hint="the MTP layer was lost before: take it from the release" if count.lost else "",
     )
 
 

@@ -26,6 +26,7 @@ def report_json(report: Report, *, strict: bool) -> str:
         "reason": report.reason,
         "counts": report.counts,
         "findings": [asdict(finding) for finding in report.findings],
+        "accepted": [asdict(finding) for finding in report.accepted],
         "checks": [asdict(check) for check in report.checks],
         "facts": dict(report.facts),
         "next_step": report.next_step,

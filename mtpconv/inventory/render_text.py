@@ -30,6 +30,8 @@ def report_text(report: Report, *, strict: bool, width: int = WIDTH) -> str:
         lines += [f"  {label:<{wide}}  {text}" for label, text in report.facts]
     for block in _blocks(report.findings, width):
         lines += ["", *block]
+    if report.accepted:
+        lines += ["", *_accepted(report.accepted)]
     if strict and code == 1 and report.verdict == "pass":
         lines += ["", "Warnings count as failures under --strict."]
     if report.next_step:
@@ -83,6 +85,21 @@ def _group(status: str, id: str, found: list[Finding]) -> list[str]:
             lines.append(f"      expected {expected or 'nothing'}, found {actual or 'nothing'}")
         if note:
             lines.append(f"      {note}")
+    return lines
+
+
+def _accepted(accepted: Iterable[Finding]) -> list[str]:
+    """What the user accepts by name, one line an id and pattern of names."""
+    names: dict[str, list[str]] = {}
+    for finding in accepted:
+        names.setdefault(finding.id, []).append(finding.name)
+    lines = []
+    for id, found in names.items():
+        lines.append(f"accepted  {len(found):,} finding{'s' if len(found) > 1 else ''}  [{id}]")
+        lines += [
+            f"  {pattern}" + (f"  ({count:,})" if count > 1 else "")
+            for pattern, count in collapse(filter(None, found))
+        ]
     return lines
 
 

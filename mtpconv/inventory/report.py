@@ -23,7 +23,8 @@ class Report:
     """What a command has to say.
 
     `subject` is the model in a few words, `reason` the verdict's cause in one sentence, `facts`
-    label and text of each line under the verdict, `next_step` what to do now.
+    label and text of each line under the verdict, `next_step` what to do now. `accepted` are
+    findings the user accepts by name: reported, and without weight in the verdict.
     """
 
     command: str
@@ -36,6 +37,7 @@ class Report:
     counts: dict[str, int] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     could_not_check: bool = False
+    accepted: tuple[Finding, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

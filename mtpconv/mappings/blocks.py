@@ -14,7 +14,10 @@ from mtpconv.mappings.spec import Shape
 
 @dataclass(frozen=True, slots=True)
 class Gqa:
-    """Sizes of a grouped-query attention. `qkv_bias`, `qk_norm`: whether those tensors exist."""
+    """Sizes of a grouped-query attention. `qkv_bias`, `qk_norm`: whether those tensors exist.
+
+    `wide_norm`: q and k are normed over all their heads at once, not head by head.
+    """
 
     hidden: int
     heads: int
@@ -22,6 +25,7 @@ class Gqa:
     head_dim: int
     qkv_bias: bool = False
     qk_norm: bool = False
+    wide_norm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,25 @@ class Mla:
     v_dim: int
 
 
+PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+"""How most families call an MLP's gate, up and down."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoeNames:
+    """HF names of a mixture of experts below its layer; the defaults are DeepSeek's.
+
+    `projections` are an MLP's gate, up and down; `shared_gate` is empty where there is none.
+    """
+
+    block: str = "mlp."
+    router: str = "gate.weight"
+    router_bias: str = "gate.e_score_correction_bias"
+    shared: str = "shared_experts."
+    shared_gate: str = ""
+    projections: tuple[str, str, str] = PROJECTIONS
+
+
 @dataclass(frozen=True, slots=True)
 class Moe:
     """Sizes of a mixture of experts; `shared` is the shared experts' joint width (0: none)."""
@@ -46,6 +69,7 @@ class Moe:
     width: int
     shared: int = 0
     router_bias: bool = False
+    names: MoeNames = MoeNames()
 
 
 def one(hf: str, mcore: str, shape: Shape, *, mcore_dtype: str | None = None) -> Rule:
@@ -92,9 +116,10 @@ def gqa(hf: str, mcore: str, a: Gqa) -> list[Row]:
         biases = tuple(f"{part}.bias" for part in parts)
         rules.append(joined(biases, ((q,), (kv,), (kv,)), f"{linear}linear_qkv.bias", op))
     if a.qk_norm:
-        for part in "qk":
+        widths = {"q": q, "k": kv} if a.wide_norm else dict.fromkeys("qk", a.head_dim)
+        for part, width in widths.items():
             name = f"{linear}{part}_layernorm.weight"
-            rules.append(one(f"{attention}{part}_norm.weight", name, (a.head_dim,)))
+            rules.append(one(f"{attention}{part}_norm.weight", name, (width,)))
     return rules
 
 
@@ -122,16 +147,23 @@ def mla(hf: str, mcore: str, a: Mla) -> list[Row]:
     return rules
 
 
-def gated_mlp(hf: str, mcore: str, hidden: int, width: int) -> list[Row]:
+def gated_mlp(
+    hf: str,
+    mcore: str,
+    hidden: int,
+    width: int,
+    projections: tuple[str, str, str] = PROJECTIONS,
+) -> list[Row]:
     """A SwiGLU MLP: gate and up in one `linear_fc1` (gate rows first), down is `linear_fc2`."""
+    gate, up, down = projections
     return [
         joined(
-            (f"{hf}gate_proj.weight", f"{hf}up_proj.weight"),
+            (f"{hf}{gate}.weight", f"{hf}{up}.weight"),
             ((width, hidden), (width, hidden)),
             f"{mcore}linear_fc1.weight",
             concat(width, width),
         ),
-        one(f"{hf}down_proj.weight", f"{mcore}linear_fc2.weight", (hidden, width)),
+        one(f"{hf}{down}.weight", f"{mcore}linear_fc2.weight", (hidden, width)),
     ]
 
 
@@ -145,22 +177,28 @@ def dense_mlp(hf: str, mcore: str, hidden: int, width: int) -> list[Row]:
 
 
 def moe_mlp(hf: str, mcore: str, m: Moe) -> list[Row]:
-    """A mixture of experts with the norm in front of it, DeepSeek's spelling of the HF names."""
+    """A mixture of experts with the norm in front of it, under the HF names `m.names`."""
     norm = f"{mcore}pre_mlp_layernorm.weight"
+    block, names = f"{hf}{m.names.block}", m.names
     rules: list[Row] = [
         one(f"{hf}post_attention_layernorm.weight", norm, (m.hidden,)),
-        one(f"{hf}mlp.gate.weight", f"{mcore}mlp.router.weight", (m.experts, m.hidden)),
+        one(f"{block}{names.router}", f"{mcore}mlp.router.weight", (m.experts, m.hidden)),
     ]
     if m.router_bias:
         # megatron-core keeps this one in fp32; rounding it moves tokens to other experts.
-        bias, router = f"{hf}mlp.gate.e_score_correction_bias", f"{mcore}mlp.router.expert_bias"
-        rules.append(one(bias, router, (m.experts,), mcore_dtype="F32"))
+        router = f"{mcore}mlp.router.expert_bias"
+        rules.append(one(f"{block}{names.router_bias}", router, (m.experts,), mcore_dtype="F32"))
     for expert in range(m.experts):
         prefix = f"{mcore}mlp.experts.experts.{expert}."
-        rules += gated_mlp(f"{hf}mlp.experts.{expert}.", prefix, m.hidden, m.width)
+        theirs = f"{block}experts.{expert}."
+        rules += gated_mlp(theirs, prefix, m.hidden, m.width, names.projections)
     if m.shared:
         prefix = f"{mcore}mlp.shared_experts."
-        rules += gated_mlp(f"{hf}mlp.shared_experts.", prefix, m.hidden, m.shared)
+        theirs = f"{block}{names.shared}"
+        rules += gated_mlp(theirs, prefix, m.hidden, m.shared, names.projections)
+    if m.shared and names.shared_gate:
+        gate = f"{mcore}mlp.shared_experts.gate_weight"
+        rules.append(one(f"{block}{names.shared_gate}", gate, (1, m.hidden)))
     return rules
 
 

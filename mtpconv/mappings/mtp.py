@@ -1,12 +1,18 @@
 """MTP layers: what a config declares, what the tensors hold, and under which HF names they lie."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from mtpconv.mappings.config import Config, integer
 
 MOST_LAYERS = 64
 """No release stores more MTP layers than this; a layer number beyond is not taken for one."""
+
+
+Convention = Literal["counted", "silent", "undercounted", "unshipped"]
+"""How a family's releases announce MTP. `counted`: the config key is the number of layers stored.
+`silent`: layers are stored and no key says so. `undercounted`: the key may say fewer layers than
+are stored. `unshipped`: the key says how many layers were trained, and none is released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +21,29 @@ class MtpCount:
 
     declared: int | None
     stored: int
+    convention: Convention = "counted"
 
     @property
     def expected(self) -> int:
         """How many layers to ask for: a declared layer that is absent must show as missing."""
+        if self.convention == "unshipped":
+            return self.stored
         return max(self.declared or 0, self.stored)
+
+    @property
+    def lost(self) -> bool:
+        """Whether fewer layers are stored than this family's releases would store."""
+        return self.expected > self.stored
+
+    @property
+    def as_released(self) -> bool:
+        """Whether config and tensors differ in the way this family's releases do."""
+        declared = self.declared
+        if self.convention == "silent":
+            return declared is None and self.stored > 0
+        if self.convention == "undercounted":
+            return declared is not None and 0 < declared < self.stored
+        return self.convention == "unshipped" and self.stored == 0
 
 
 def trailing_prefixes(config: Config, layers: int) -> list[str]:
@@ -28,15 +52,28 @@ def trailing_prefixes(config: Config, layers: int) -> list[str]:
     return [f"model.layers.{first + depth}." for depth in range(layers)]
 
 
-def trailing_stored(config: Config, names: Iterable[str]) -> int:
-    """How many layers lie behind the decoder, by the highest layer number among `names`."""
-    first = integer(config, "num_hidden_layers")
-    stored = 0
-    for name in names:
-        head, _, rest = name.partition("model.layers.")
-        if head:
-            continue
-        layer = rest.partition(".")[0]
-        if layer.isdecimal() and len(layer) < 7 and 0 <= int(layer) - first < MOST_LAYERS:
-            stored = max(stored, int(layer) - first + 1)
-    return stored
+def trailing_depth(config: Config, name: str) -> int | None:
+    """Depth of the MTP layer that `name` belongs to, stored behind the decoder."""
+    layer = numbered(name, "model.layers.")
+    return None if layer is None else _depth(layer - integer(config, "num_hidden_layers"))
+
+
+def numbered(name: str, head: str) -> int | None:
+    """The number behind `head` at the beginning of `name`: `model.layers.61.` gives 61."""
+    if not name.startswith(head):
+        return None
+    number = name[len(head) :].partition(".")[0]
+    return int(number) if number.isdecimal() and len(number) < 7 else None
+
+
+def depth_under(name: str, *heads: str) -> int | None:
+    """Depth of the MTP layer whose number stands behind one of `heads`."""
+    for head in heads:
+        number = numbered(name, head)
+        if number is not None:
+            return _depth(number)
+    return None
+
+
+def _depth(number: int) -> int | None:
+    return number if 0 <= number < MOST_LAYERS else None

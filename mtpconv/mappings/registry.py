@@ -7,24 +7,42 @@ from mtpconv.errors import ConfigError
 from mtpconv.mappings.config import Config, integer
 from mtpconv.mappings.families import deepseek_v3, glm4_moe, glm_moe_dsa, llama, qwen3_moe
 from mtpconv.mappings.megatron_args import Args, mtp_args
-from mtpconv.mappings.mtp import MtpCount, trailing_prefixes, trailing_stored
+from mtpconv.mappings.mtp import Convention, MtpCount, trailing_depth, trailing_prefixes
 from mtpconv.mappings.rule import Request, Row
 
 
 @dataclass(frozen=True, slots=True)
 class Mtp:
-    """How a family's release stores MTP: the config key, the HF prefixes, how to count layers."""
+    """How a family's release stores MTP.
+
+    `key` is the config key that announces the layers, `convention` how it goes together with the
+    tensors of a release. `prefixes` are the HF prefixes of the first n layers, where a layer keeps
+    its own embedding and head if it has any; `depth` tells which layer an HF tensor belongs to
+    (None: to no MTP layer).
+    """
 
     key: str
     prefixes: Callable[[Config, int], list[str]]
-    stored: Callable[[Config, Iterable[str]], int]
+    depth: Callable[[Config, str], int | None]
+    convention: Convention = "counted"
+
+    def stored(self, config: Config, names: Iterable[str]) -> int:
+        """How many layers `names` hold, by the greatest depth among them."""
+        depths = (self.depth(config, name) for name in names)
+        return max((depth + 1 for depth in depths if depth is not None), default=0)
+
+    def members(self, config: Config, names: Iterable[str]) -> list[str]:
+        """The names that belong to MTP layers."""
+        return [name for name in names if self.depth(config, name) is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """A family: its rules, its Megatron-LM arguments, and its MTP convention (None: has none).
 
-    `models` names releases for people, `since` the first megatron-core that can run them.
+    `models` names releases for people, `since` the first megatron-core that can run them. `gap`
+    says what every released megatron-core lacks for it, `note` what a training job must see to;
+    both are printed with each conversion.
     """
 
     model_type: str
@@ -34,6 +52,8 @@ class Family:
     moe: bool = False
     mtp: Mtp | None = None
     since: str = "0.16"
+    gap: str = ""
+    note: str = ""
 
     def count_mtp(self, config: Config, names: Iterable[str]) -> MtpCount:
         """MTP layers that `config` declares and that `names` hold."""
@@ -41,14 +61,14 @@ class Family:
             return MtpCount(None, 0)
         declared = config.get(self.mtp.key)
         count = None if declared is None else integer(config, self.mtp.key, least=0)
-        return MtpCount(count, self.mtp.stored(config, names))
+        return MtpCount(count, self.mtp.stored(config, names), self.mtp.convention)
 
     def megatron_args(self, config: Config, mtp_layers: int) -> Args:
         """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
         return self.args(config) | mtp_args(mtp_layers)
 
 
-_TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_stored)
+_TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_depth)
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family

@@ -10,8 +10,8 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from tests.oracle import te
-from tests.oracle.shims import cuda_shims
+from mtpconv.parity import te
+from mtpconv.parity.shims import cuda_shims
 from tests.oracle.translate import (
     expert_tensor_parallel,
     rope,

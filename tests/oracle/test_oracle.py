@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from mtpconv.parity import te
 from tests.fixtures.hf import FAMILIES, MTP_FAMILIES, config_for, tensors_for, write_checkpoint
-from tests.oracle import te
 from tests.oracle.forward import logits
 from tests.oracle.job import PAD_VALUE, save_job
 from tests.oracle.model import build_model, layout, megatron_world

@@ -16,7 +16,7 @@ import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
 
-from tests.oracle import te
+from mtpconv.parity import te
 
 COMMON_STATE = "common_state/shard_0_1"
 

@@ -10,13 +10,17 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mtpconv import __version__
+from mtpconv.convert.diff.side import Side
 from mtpconv.convert.execute import Sources
+from mtpconv.convert.parts import Part
 from mtpconv.convert.ranges import Payload
+from mtpconv.convert.virtual import Virtual
 from mtpconv.errors import FormatError
 
 SCHEMA = 1
@@ -72,28 +76,34 @@ class Cache:
             cache.digests, cache.compared = {}, {}
         return cache
 
-    def key(self, part: Payload) -> str:
-        """Names exactly these bytes: the files as they are now, every range, the dtypes."""
-        ranges = [
-            (
-                None if strip.path is None else self._identity(strip.path),
-                (strip.source, strip.target, strip.rows, strip.run),
-                (strip.source_step, strip.target_step),
-            )
-            for strip in part.strips
-        ]
-        text = repr((part.row_bytes, part.nbytes, part.cast, ranges))
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+    def key(self, parts: Iterable[Part]) -> str:
+        """Names exactly these bytes: the files as they are now, every range, the dtypes.
+
+        Empty for bytes that are computed as they are read: those are not cached.
+        """
+        state = hashlib.sha256(__version__.encode())
+        for part in parts:
+            if not isinstance(part, Payload):
+                return ""
+            state.update(repr((part.row_bytes, part.nbytes, part.cast)).encode())
+            for strip in part.strips:
+                if isinstance(strip.path, Virtual):
+                    return ""
+                file = None if strip.path is None else self._identity(strip.path)
+                ranges = (strip.source, strip.target, strip.rows, strip.run)
+                steps = (strip.source_step, strip.target_step)
+                state.update(repr((file, ranges, steps)).encode())
+        return state.hexdigest()[:32]
 
     def _identity(self, path: Path) -> Identity:
         if path not in self._known:
             self._known[path] = identity(path)
         return self._known[path]
 
-    def unchanged_since(self, part: Payload) -> bool:
-        """Whether the payload's files are as they were, and old enough to tell."""
+    def unchanged(self, parts: Iterable[Part]) -> bool:
+        """Whether the files are as they were when the key was made, and old enough to tell."""
         now = time.time_ns()
-        for path in {strip.path for strip in part.strips if strip.path is not None}:
+        for path in _files(parts):
             found = identity(path)
             if found != self._known.get(path) or now - max(found[1], found[2]) < _FRESH_NS:
                 return False
@@ -119,23 +129,26 @@ class Cache:
                 beside.unlink()
 
 
-Blocks = Callable[[Payload, Sources], Any]
+def _files(parts: Iterable[Part]) -> set[Path]:
+    payloads = [part for part in parts if isinstance(part, Payload)]
+    return {s.path for part in payloads for s in part.strips if isinstance(s.path, Path)}
 
 
-def digest(part: Payload, blocks: Blocks, sources: Sources, cache: Cache) -> str:
-    """SHA-256 of a payload as the side states it (32 hex digits), from the cache if it counts.
+def digest(side: Side, name: str, sources: Sources, cache: Cache) -> str:
+    """SHA-256 of a tensor as the side states it (32 hex digits), from the cache if it counts.
 
     Raises FormatError for a file that is cut short, Narrowed where a value does not survive.
     """
-    key = cache.key(part)
+    parts = list(side.parts(name))
+    key = cache.key(parts)
     cache.used.add(key)
     if key in cache.digests:
         cache.hits += 1
         return cache.digests[key]
     state = hashlib.sha256()
-    for block in blocks(part, sources):
+    for block in side.blocks(name, sources):
         state.update(block)
     found = state.hexdigest()[:32]
-    if cache.unchanged_since(part):
+    if key and cache.unchanged(parts):
         cache.digests[key] = found
     return found

@@ -108,7 +108,9 @@ def _halves(a: Stored, b: Stored) -> str:
             return "halves-swapped (rows)"
     for axis in range(1, len(shape)):
         if shape[axis] % 2 == 0 and all(_halves_equal(a, b, band, axis) for band in bands(a.spec)):
-            return "halves-swapped (columns)" if len(shape) == 2 else f"halves-swapped (axis {axis})"
+            return (
+                "halves-swapped (columns)" if len(shape) == 2 else f"halves-swapped (axis {axis})"
+            )
     return ""
 
 

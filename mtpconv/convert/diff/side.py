@@ -1,13 +1,12 @@
 """One side of a diff: a checkpoint of either format as named tensors whose bytes can be streamed."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mtpconv.convert.cast import convert
-from mtpconv.convert.execute import Sources, source_blocks
+from mtpconv.convert.execute import Sources, part_blocks
 from mtpconv.convert.hf import HfCheckpoint, open_hf
 from mtpconv.convert.manifest import SIDECARS, read_manifest
 from mtpconv.convert.mcore import (
@@ -17,10 +16,11 @@ from mtpconv.convert.mcore import (
     open_mcore,
 )
 from mtpconv.convert.mcore2hf import McorePlan, hf_sources, plan_mcore
+from mtpconv.convert.parts import Part
 from mtpconv.convert.prepare import prepare
-from mtpconv.convert.ranges import Payload, Piece, payload
+from mtpconv.convert.ranges import Piece, payload
 from mtpconv.convert.take_inventory import is_hf_folder
-from mtpconv.convert.write_hf import tensor_payload
+from mtpconv.convert.write_hf import tensor_parts
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import Finding
@@ -31,16 +31,14 @@ from mtpconv.mappings.registry import FAMILIES, Family
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec, columns, rows
 
-Band = tuple[int, int]
-
 
 @dataclass(frozen=True, slots=True)
 class Side:
     """A checkpoint under its HF names, or under logical Megatron names where no HF side is known.
 
-    `part(name, (first, last))` gives those rows' byte ranges. `copies` are tensors that hold the
-    bytes of another one by the family's rules. `unreadable` names tensors that are stored but have
-    no name on the common side. `root` holds the files beside the weights (None: unknown).
+    `parts(name)` gives a tensor's bytes in order. `copies` are tensors that hold the
+    bytes of another one by the family's rules, `root` holds the files beside the weights (None:
+    unknown).
     """
 
     path: Path
@@ -49,7 +47,7 @@ class Side:
     family: Family | None
     config: Mapping[str, Any] | None
     tensors: Mapping[str, TensorSpec]
-    part: Callable[[str, Band], Payload]
+    parts: Callable[[str], Iterable[Part]]
     group: Callable[[str], str]
     findings: tuple[Finding, ...] = ()
     copies: frozenset[str] = frozenset()
@@ -57,22 +55,18 @@ class Side:
     sidecars: tuple[str, ...] = ()
     close: Callable[[], None] = lambda: None
 
-    def whole(self, name: str) -> Payload:
-        """The byte ranges of a whole tensor."""
-        return self.part(name, (0, rows(self.tensors[name].shape)))
-
     @property
     def of_hf_names(self) -> bool:
         """Whether the tensors are named as the HF release names them."""
         return self.config is not None
 
-    def blocks(self, part: Payload, sources: Sources) -> Iterator[memoryview]:
-        """The payload's bytes in the dtype this side's inventory states.
+    def blocks(self, name: str, sources: Sources) -> Iterator[memoryview]:
+        """A tensor's bytes in the dtype the inventory states; each block is good until the next.
 
         Raises Narrowed where a stored value does not survive that dtype.
         """
-        for block in source_blocks(part, sources.read):
-            yield block if part.cast is None else convert(block, part.cast, part.name)
+        for part in self.parts(name):
+            yield from part_blocks(part, sources.read, convert)
 
 
 def open_sides(a: Path, b: Path, like: Path | None) -> tuple[Side, Side]:
@@ -107,9 +101,9 @@ def open_hf_side(hf: HfCheckpoint) -> Side:
     model_type = hf.config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
 
-    def part(name: str, band: Band) -> Payload:
+    def parts(name: str) -> list[Part]:
         spec = hf.tensors[name]
-        return _plain(name, spec, band, [source_piece(*hf.locations[name], spec)])
+        return [_plain(name, spec, [source_piece(*hf.locations[name], spec)])]
 
     return Side(
         hf.root,
@@ -118,7 +112,7 @@ def open_hf_side(hf: HfCheckpoint) -> Side:
         family,
         hf.config,
         hf.tensors,
-        part,
+        parts,
         hf_group(family, hf.config),
         hf.findings,
         _copies(hf.config, hf.tensors),
@@ -127,9 +121,9 @@ def open_hf_side(hf: HfCheckpoint) -> Side:
     )
 
 
-def _plain(name: str, spec: TensorSpec, band: Band, pieces: list[Piece]) -> Payload:
-    op = rename(rows(spec.shape))
-    return payload(op, 0, band, columns(spec.shape), [pieces], (spec.dtype, spec.dtype), name)
+def _plain(name: str, spec: TensorSpec, pieces: list[Piece]) -> Part:
+    height, same = rows(spec.shape), (spec.dtype, spec.dtype)
+    return payload(rename(height), 0, (0, height), columns(spec.shape), [pieces], same, name)
 
 
 def _copies(config: Mapping[str, Any], tensors: Mapping[str, TensorSpec]) -> frozenset[str]:
@@ -149,8 +143,8 @@ def open_mcore_side(planned: McorePlan) -> Side:
     # What a rule lacks shows as missing in the comparison, one tensor at a time.
     told = tuple(f for f in planned.findings if f.status not in ("missing", "ignored", "carried"))
 
-    def part(name: str, band: Band) -> Payload:
-        return tensor_payload(name, tensors[name], band, at.rules, at.pieces, at.dtypes)
+    def parts(name: str) -> Iterable[Part]:
+        return tensor_parts(name, tensors[name], at.rules, at.pieces, at.dtypes)
 
     folder = planned.checkpoint.folder
     own = (folder / SIDECARS).is_dir()
@@ -161,7 +155,7 @@ def open_mcore_side(planned: McorePlan) -> Side:
         family,
         config,
         tensors,
-        part,
+        parts,
         hf_group(family, config),
         told,
         frozenset(name for rule in plan.rules for name in rule.copies),
@@ -176,8 +170,8 @@ def open_native(checkpoint: McoreCheckpoint) -> Side:
     reader = ChunkReader(checkpoint)
     places = checkpoint.places
 
-    def part(name: str, band: Band) -> Payload:
-        return _plain(name, places[name].spec, band, reader.pieces(places[name]))
+    def parts(name: str) -> list[Part]:
+        return [_plain(name, places[name].spec, reader.pieces(places[name]))]
 
     layers = {name.split(".")[2] for name in places if name.startswith("decoder.layers.")}
     return Side(
@@ -187,7 +181,7 @@ def open_native(checkpoint: McoreCheckpoint) -> Side:
         None,
         None,
         {name: place.spec for name, place in places.items()},
-        part,
+        parts,
         mcore_group,
         close=reader.close,
     )
@@ -199,17 +193,8 @@ def _spelled_alike(side: Side, other: Side) -> Side:
     for name in side.tensors:
         twin = next((alias for alias in norm_aliases(name) if alias in other.tensors), None)
         renamed[name if name in other.tensors or twin is None else twin] = name
-    own = partial(_renamed_part, side.part, renamed)
     tensors = {name: side.tensors[stored] for name, stored in renamed.items()}
-    return Side(
-        side.path, side.format, side.model, None, None, tensors, own, mcore_group, close=side.close
-    )
-
-
-def _renamed_part(
-    part: Callable[[str, Band], Payload], stored: Mapping[str, str], name: str, band: Band
-) -> Payload:
-    return part(stored[name], band)
+    return replace(side, tensors=tensors, parts=lambda name: side.parts(renamed[name]))
 
 
 def _model(config: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """A stand-in for TransformerEngine: the same parameters and extra states, plain torch maths.
 
 Megatron-core lays a checkpoint out after the TE modules it is built from (`linear_qkv` holds the
-layer norm, each norm and linear has an `_extra_state`), so an oracle needs modules with TE's names.
-Real TE wants a GPU; this one runs on a CPU and the meta device, without tensor-parallel
-communication.
+layer norm, each norm and linear has an `_extra_state`), so its models are built from modules with
+TE's names. Real TE wants a GPU; this one runs on a CPU and the meta device too, without
+tensor-parallel communication.
 
 `install()` must run before the first megatron import, because megatron decides there and then
 whether TE exists. It is a call and not an import effect: nothing changes for who merely imports
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,21 +47,21 @@ class _Module(nn.Module):
         """`[0]` uint8: what TE 2.x saves for a module that holds no FP8 statistics."""
         return torch.empty(0, dtype=torch.uint8, device="cpu")
 
-    def set_extra_state(self, state: Tensor | None) -> None:
+    def set_extra_state(self, state: object) -> None:
         """Accept what `get_extra_state` gives, and None from a checkpoint of TE 1.x."""
         if state is not None and (not isinstance(state, Tensor) or state.numel()):
             raise ValueError(f"the TE stand-in holds no FP8 state, got {state!r}")
 
 
-def _parameter(shape: tuple[int, ...], dtype: torch.dtype, device: object) -> nn.Parameter:
+def _parameter(shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
 
 
-def _ones(size: int, dtype: torch.dtype, device: object) -> nn.Parameter:
+def _ones(size: int, dtype: torch.dtype, device: Any) -> nn.Parameter:
     return nn.Parameter(torch.ones(size, dtype=dtype, device=device))
 
 
-def _zeros(size: int, dtype: torch.dtype, device: object) -> nn.Parameter:
+def _zeros(size: int, dtype: torch.dtype, device: Any) -> nn.Parameter:
     return nn.Parameter(torch.zeros(size, dtype=dtype, device=device))
 
 
@@ -84,20 +85,20 @@ class RMSNorm(_Module):
 
     def __init__(
         self,
-        normalized_shape: int | None = None,
+        normalized_shape: int = 0,
         eps: float = 1e-5,
         sequence_parallel: bool = False,
         params_dtype: torch.dtype = torch.float32,
         zero_centered_gamma: bool = False,
-        device: object = "cpu",
+        device: Any = "cpu",
         hidden_size: int | None = None,
     ) -> None:
-        hidden_size = normalized_shape if hidden_size is None else hidden_size
+        size = normalized_shape if hidden_size is None else hidden_size
         super().__init__()
         self.eps = eps
         self.zero_centered_gamma = zero_centered_gamma
         make = _zeros if zero_centered_gamma else _ones
-        self.weight = make(hidden_size, params_dtype, device)
+        self.weight = make(size, params_dtype, device)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., H]` to `[..., H]`."""
@@ -109,19 +110,17 @@ class LayerNorm(RMSNorm):
 
     def __init__(
         self,
-        normalized_shape: int | None = None,
+        normalized_shape: int = 0,
         eps: float = 1e-5,
         sequence_parallel: bool = False,
         params_dtype: torch.dtype = torch.float32,
         zero_centered_gamma: bool = False,
-        device: object = "cpu",
+        device: Any = "cpu",
         hidden_size: int | None = None,
     ) -> None:
-        hidden_size = normalized_shape if hidden_size is None else hidden_size
-        super().__init__(
-            hidden_size, eps, sequence_parallel, params_dtype, zero_centered_gamma, device
-        )
-        self.bias = _zeros(hidden_size, params_dtype, device)
+        size = normalized_shape if hidden_size is None else hidden_size
+        super().__init__(size, eps, sequence_parallel, params_dtype, zero_centered_gamma, device)
+        self.bias = _zeros(size, params_dtype, device)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., H]` to `[..., H]`."""
@@ -145,7 +144,7 @@ class Linear(_Module):
         return_bias: bool = False,
         params_dtype: torch.dtype = torch.float32,
         parallel_mode: str | None = None,
-        device: object = "cpu",
+        device: Any = "cpu",
         rng_tracker_name: str | None = None,
         **unused: object,
     ) -> None:
@@ -182,8 +181,8 @@ class LayerNormLinear(Linear):
         zero_centered_gamma: bool = False,
         return_layernorm_output: bool = False,
         params_dtype: torch.dtype = torch.float32,
-        device: object = "cpu",
-        **linear: object,
+        device: Any = "cpu",
+        **linear: Any,
     ) -> None:
         super().__init__(
             in_features, out_features, params_dtype=params_dtype, device=device, **linear
@@ -226,7 +225,7 @@ class GroupedLinear(_Module):
         return_bias: bool = False,
         params_dtype: torch.dtype = torch.float32,
         parallel_mode: str | None = None,
-        device: object = "cpu",
+        device: Any = "cpu",
         **unused: object,
     ) -> None:
         super().__init__()
@@ -278,7 +277,7 @@ class DotProductAttention(_Module):
         self.attn_mask_type = attn_mask_type
         self.tp_size = tp_size
         # As in TE: megatron saves no such extra state for a decoder layer, so none is ever missed.
-        self.register_load_state_dict_post_hook(_forgive_missing_extra_state)
+        self.register_load_state_dict_post_hook(_forgive_missing_extra_state)  # type: ignore[no-untyped-call]
 
     def forward(
         self,
@@ -381,10 +380,10 @@ def install() -> None:
         return
     if "megatron.core" in sys.modules:
         raise RuntimeError("megatron was imported before the TE stand-in: call te.install() first")
-    root = _module("transformer_engine", __version__=VERSION, is_stand_in=True)
-    common = _module("transformer_engine.common")
-    common.recipe = _module("transformer_engine.common.recipe", DelayedScaling=DelayedScaling)
-    pytorch = _module(
+    _module("transformer_engine", __version__=VERSION, is_stand_in=True)
+    _module("transformer_engine.common")
+    _module("transformer_engine.common.recipe", DelayedScaling=DelayedScaling)
+    _module(
         "transformer_engine.pytorch",
         Linear=Linear,
         LayerNormLinear=LayerNormLinear,
@@ -393,24 +392,23 @@ def install() -> None:
         DotProductAttention=DotProductAttention,
         GroupedLinear=GroupedLinear,
     )
-    pytorch.fp8 = _module(
+    _module(
         "transformer_engine.pytorch.fp8",
         FP8GlobalStateManager=FP8GlobalStateManager,
         fp8_autocast=fp8_autocast,
         fp8_model_init=fp8_autocast,
     )
-    pytorch.distributed = _module(
+    _module(
         "transformer_engine.pytorch.distributed",
         CudaRNGStatesTracker=CudaRNGStatesTracker,
         activation_recompute_forward=activation_recompute_forward,
     )
-    pytorch.tensor = _module("transformer_engine.pytorch.tensor", QuantizedTensor=QuantizedTensor)
-    pytorch.ops = _module(
+    _module("transformer_engine.pytorch.tensor", QuantizedTensor=QuantizedTensor)
+    _module(
         "transformer_engine.pytorch.ops",
         FusibleOperation=FusibleOperation,
         Sequential=nn.Sequential,
     )
-    root.common, root.pytorch = common, pytorch
     if importlib.util.find_spec("triton") is None:
         # megatron-core 0.19 imports this one module of GPU kernels unguarded; no test calls them.
         _module(
@@ -421,11 +419,13 @@ def install() -> None:
         )
 
 
-def _module(name: str, **content: object) -> ModuleType:
+def _module(name: str, **content: object) -> None:
     module = ModuleType(name)
     # Others ask importlib.util.find_spec whether TE exists, which fails on a module without a spec.
     module.__spec__ = ModuleSpec(name, loader=None, is_package=True)
     module.__path__ = []
     vars(module).update(content)
     sys.modules[name] = module
-    return module
+    parent, _, leaf = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], leaf, module)
