@@ -59,6 +59,7 @@ class Cache:
     digests: dict[str, str] = field(default_factory=dict)
     compared: dict[str, Any] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    lasting: set[str] = field(default_factory=set)
     hits: int = 0
     _known: dict[Path, Identity] = field(default_factory=dict)
 
@@ -72,8 +73,9 @@ class Cache:
             if body["schema"] == SCHEMA:
                 cache.digests = {str(k): str(v) for k, v in body["digests"].items()}
                 cache.compared = dict(body["compared"])
+                cache.lasting = set(cache.digests)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            cache.digests, cache.compared = {}, {}
+            cache.digests, cache.compared, cache.lasting = {}, {}, set()
         return cache
 
     def key(self, parts: Iterable[Part]) -> str:
@@ -113,7 +115,7 @@ class Cache:
         """Write what this run used, in one step; the oldest of too many caches go."""
         body = {
             "schema": SCHEMA,
-            "digests": {key: value for key, value in self.digests.items() if key in self.used},
+            "digests": {key: self.digests[key] for key in self.used & self.lasting},
             "compared": {key: value for key, value in self.compared.items() if key in self.used},
         }
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
@@ -149,6 +151,8 @@ def digest(side: Side, name: str, sources: Sources, cache: Cache) -> str:
     for block in side.blocks(name, sources):
         state.update(block)
     found = state.hexdigest()[:32]
-    if key and cache.unchanged(parts):
+    if key:
         cache.digests[key] = found
+        if cache.unchanged(parts):
+            cache.lasting.add(key)
     return found

@@ -217,7 +217,8 @@ def _through_another_dtype(a: Stored, b: Stored) -> str:
     for dtype in _NARROWER[a.spec.dtype]:
 
         def change(values: "NDArray[Any]", _: str, dtype: str = dtype) -> "NDArray[Any]":
-            return working(rounded(values, dtype), dtype).astype(values.dtype)
+            again: NDArray[Any] = working(rounded(values, dtype), dtype).astype(values.dtype)
+            return again
 
         if _repeats(a, b, change, a.spec.dtype):
             return f"rounded through {dtype}"

@@ -74,6 +74,13 @@ def working(block: bytes | memoryview, dtype: str) -> "NDArray[Any]":
     return values.astype(np.float64 if dtype == "F64" else np.float32)
 
 
+def distinct(block: bytes, width: int) -> int:
+    """How many bit patterns occur."""
+    import numpy as np
+
+    return len(np.unique(raw(block, width)))
+
+
 def rounded(values: "NDArray[Any]", dtype: str) -> bytes:
     """Values of `working` stored in `dtype`, to nearest, ties to even, as torch and numpy do."""
     import numpy as np

@@ -1,4 +1,4 @@
-"""One side of a diff: a checkpoint of either format as named tensors whose bytes can be streamed."""
+"""One side of a diff: a checkpoint of either format as named tensors to be streamed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -54,6 +54,11 @@ class Side:
     root: Path | None = None
     sidecars: tuple[str, ...] = ()
     close: Callable[[], None] = lambda: None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(spec.nbytes for spec in self.tensors.values())
 
     @property
     def of_hf_names(self) -> bool:

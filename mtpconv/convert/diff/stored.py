@@ -7,13 +7,14 @@ from itertools import pairwise
 from mtpconv.convert.diff.side import Side
 from mtpconv.convert.execute import Sources
 from mtpconv.convert.ranges import Payload
+from mtpconv.convert.virtual import Source
 from mtpconv.mappings.spec import ITEM_SIZE, TensorSpec, columns, rows
 
 LARGEST_BAND = 4 << 20
 LARGEST_HELD = 256 << 20
 """What is not stored as plain ranges (computed, or cut by columns) is read whole up to here."""
 
-Range = tuple[int, int, object, int]
+Range = tuple[int, int, Source | None, int]
 """First and last byte in the tensor, file (None: zeros), offset there."""
 
 
@@ -58,7 +59,7 @@ class Stored:
             low, high = max(begin, start), min(end, stop)
             if low < high and path is not None:
                 window = memoryview(found)[low - start : high - start]
-                self.sources.read(path, offset + low - begin, window)  # type: ignore[arg-type]
+                self.sources.read(path, offset + low - begin, window)
         return bytes(found)
 
     def chunks(self, size: int) -> Iterator[bytes]:
