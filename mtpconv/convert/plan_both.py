@@ -1,6 +1,5 @@
 """`mtpconv plan`: both directions proven on headers, and what the work would take."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from mtpconv.convert.prepare import (
 )
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
-from mtpconv.inventory.render_json import envelope
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.mappings.layout import lay_out, logical_places, oldest_release
@@ -106,15 +104,16 @@ def plan_report(both: BothPlans) -> Report:
         tuple(facts),
         "" if found else "Headers only: shared copies and bytes are checked by the conversion.",
         status_counts(both.findings),
+        document=_document(both),
     )
 
 
-def plan_json(both: BothPlans, report: Report, *, strict: bool) -> str:
-    """The two plans as JSON, schema `mtpconv.plan/1`."""
+def _document(both: BothPlans) -> dict[str, Any]:
+    """The two plans in the schema `mtpconv.plan/1`."""
     there = both.there.plan
-    body = {
-        **envelope("mtpconv.plan/1", report.exit_code(strict=strict)),
-        "verdict": report.verdict,
+    return {
+        "schema": "mtpconv.plan/1",
+        "verdict": "",  # the renderer's, which knows of --strict
         "family": both.there.prepared.family.model_type,
         "hf_tensors": len(both.there.hf.tensors),
         "mcore_tensors": both.keys,
@@ -135,7 +134,6 @@ def plan_json(both: BothPlans, report: Report, *, strict: bool) -> str:
             for f in both.findings
         ],
     }
-    return json.dumps(body, indent=2, ensure_ascii=False)
 
 
 def _faults(plan: Plan) -> dict[str, Any]:

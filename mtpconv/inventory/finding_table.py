@@ -475,6 +475,12 @@ _ROWS = (
         "Nothing was touched.",
         "Name a folder beside the source.",
     ),
+    Row(
+        "output/report", ("stop",),
+        "A file named by --report or --html has an unknown extension, or no folder to lie in.",
+        "Nothing was read: reports are checked before the work begins.",
+        "End it in .json, .xml, .html, .md or .txt, and make its folder first.",
+    ),
     # --- sec ------------------------------------------------------------------------------------
     Row(
         "sec/path", ("stop",),

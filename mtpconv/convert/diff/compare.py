@@ -71,7 +71,7 @@ def digests(
 
 
 def in_threads(jobs: Iterable[Job], work: Callable[[Job, Sources], None]) -> None:
-    """Run `work` on every job, each thread with open files of its own; the first error is raised."""
+    """Run `work` on every job, each thread with files of its own; the first error is raised."""
     lock = threading.Lock()
     waiting = list(jobs)[::-1]
 

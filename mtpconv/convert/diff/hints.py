@@ -226,11 +226,14 @@ def _through_another_dtype(a: Stored, b: Stored) -> str:
 
 
 def _scaled(a: Stored, b: Stored) -> str:
-    """Every value multiplied by one number."""
+    """Every value multiplied by one number (which would be true of any single value)."""
+    if a.spec.elements < 2:
+        return ""
     for number in factor(a, b):
 
         def change(values: "NDArray[Any]", _: str, number: float = number) -> "NDArray[Any]":
-            return values * values.dtype.type(number)
+            product: NDArray[Any] = values * values.dtype.type(number)
+            return product
 
         if _repeats(a, b, change, a.spec.dtype):
             return f"scaled by {number:.6g}"

@@ -43,12 +43,12 @@ def diff(a: Path, b: Path, options: Diff, progress: Progress = silent) -> Report
         if options.headers_only:
             found = by_header(one.tensors, two.tensors)
             return _report(one, two, found, tensor_findings(found, one.tensors, two.tensors))
-        caches = _caches(stack, one, two)
-        found, _, theirs = compare(one, two, caches, progress)
+        cache = _cache(stack, two)
+        found, _, theirs = compare(one, two, (_cache(stack, one), cache), progress)
         against: list[Finding] = []
         if options.base is not None:
             base, again = _opened(stack, options.base, b, options.like)
-            pair = (*_caches(stack, base), caches[1])
+            pair = (_cache(stack, base), cache)
             held, before, _ = compare(base, again, pair, progress, values=False)
             _say_where_it_is_the_base(found, before, theirs)
             against = list(base_findings(_changes(base, again, held)))
@@ -64,7 +64,7 @@ def against_base(base: Path, trained: Path, options: Diff, progress: Progress = 
     """
     with ExitStack() as stack:
         one, two = _opened(stack, base, trained, options.like)
-        found, _, _ = compare(one, two, _caches(stack, one, two), progress)
+        found, _, _ = compare(one, two, (_cache(stack, one), _cache(stack, two)), progress)
         listed = [
             finding
             for finding in tensor_findings(found, one.tensors, two.tensors)
@@ -90,11 +90,11 @@ def _opened(stack: ExitStack, a: Path, b: Path, like: Path | None) -> tuple[Side
     return one, two
 
 
-def _caches(stack: ExitStack, *sides: Side) -> tuple[Cache, ...]:
-    found = tuple(Cache.open(cache_folder(), side.path) for side in sides)
-    for cache in found:
-        stack.callback(cache.save)
-    return found
+def _cache(stack: ExitStack, side: Side) -> Cache:
+    """The side's digest cache, saved when the work ends."""
+    cache = Cache.open(cache_folder(), side.path)
+    stack.callback(cache.save)
+    return cache
 
 
 def _say_where_it_is_the_base(found: Compared, base: Digests, theirs: Digests) -> None:
@@ -122,14 +122,11 @@ def _report(a: Side, b: Side, found: Compared, listed: Iterable[Finding]) -> Rep
     findings = [*_of_side("A", a), *_of_side("B", b), *listed, *beside]
     findings += _lost_mtp(a, b, found, findings)
     faults = errors(findings)
-    compared = "skipped" if found.headers_only else "fail" if found.changed else "pass"
-    sidecars = "skipped" if a.root is None or b.root is None else _passed(beside)
+    moved = [finding for finding in faults if finding.id == "inv/changed"]
     checks = (
         Check("headers", _passed(f for f in faults if f.id not in _NOT_HEADERS)),
-        Check("bytes", compared if any(f.id == "inv/changed" for f in faults) else "pass")
-        if not found.headers_only
-        else Check("bytes", "skipped"),
-        Check("sidecars", sidecars),
+        Check("bytes", "skipped" if found.headers_only else _passed(moved)),
+        Check("sidecars", "skipped" if a.root is None or b.root is None else _passed(beside)),
     )
     facts = [("A", _side_text(a)), ("B", _side_text(b)), *_group_facts(a, b, found)]
     if not a.of_hf_names:
@@ -137,7 +134,7 @@ def _report(a: Side, b: Side, found: Compared, listed: Iterable[Finding]) -> Rep
     return Report(
         "diff --headers-only" if found.headers_only else "diff",
         b.model,
-        _reason(found, findings, faults),
+        _reason(found, faults),
         tuple(findings),
         checks,
         tuple(facts),
@@ -210,7 +207,7 @@ def _groups_json(a: Side, b: Side, found: Compared) -> list[dict[str, object]]:
     ]
 
 
-def _reason(found: Compared, findings: Iterable[Finding], faults: list[Finding]) -> str:
+def _reason(found: Compared, faults: list[Finding]) -> str:
     if not faults:
         if found.headers_only:
             return f"all {len(found.equal):,} names, shapes and dtypes are alike"
