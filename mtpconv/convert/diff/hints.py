@@ -65,7 +65,12 @@ def _same_norm(apart: Distance) -> bool:
 
 
 def _all_zero(tensor: Stored) -> bool:
-    return all(not any(tensor.band(*band)) for band in bands(tensor.spec))
+    """Whether every value is zero (of either sign, for floats)."""
+    bits = 8 * tensor.width
+    mask = (1 << bits) - 1 - ((1 << (bits - 1)) if tensor.spec.dtype in FLOATS else 0)
+    return all(
+        not (raw(tensor.band(*band), tensor.width) & mask).any() for band in bands(tensor.spec)
+    )
 
 
 def _same_bytes(a: Stored, b: Stored, _elements: int) -> bool:

@@ -166,7 +166,7 @@ def _lost_mtp(a: Side, b: Side, found: Compared, findings: Iterable[Finding]) ->
     if not lost or any(f.id == "mtp/missing" for f in findings):
         return []
     message = f"B lacks {len(lost):,} tensors of A's MTP layers"
-    hint = f"mtpconv graft {b.path} --from {a.path} --mtp"
+    hint = f"mtpconv graft {b.path} OUT --from {a.path} --mtp"
     return [Finding("mtp/missing", "error", message, actual=str(len(lost)), hint=hint)]
 
 
@@ -227,7 +227,7 @@ def _next_step(a: Side, b: Side, found: Compared, faults: list[Finding]) -> str:
             return "Headers only: without --headers-only every byte is compared."
         return "Nothing to do."
     if any(finding.id == "mtp/missing" for finding in faults):
-        return f"Bring it back: mtpconv graft {b.path} --from {a.path} --mtp --out DIR"
+        return f"Bring it back, marked stale: mtpconv graft {b.path} OUT --from {a.path} --mtp"
     kinds = Counter(finding.id for finding in faults)
     return f"What it means and how to mend it: mtpconv explain-finding {kinds.most_common(1)[0][0]}"
 
