@@ -15,6 +15,7 @@ from mtpconv.mappings.ops import (
     pad_rows,
     rename,
 )
+from mtpconv.mappings.orders import swap_halves
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
 from mtpconv.mappings.spec import Shape
 
@@ -237,16 +238,35 @@ def moe_mlp(hf: str, mcore: str, m: Moe) -> list[Row]:
     return rules
 
 
-def mtp_wrapper(hf: str, mcore: str, hidden: int) -> list[Row]:
-    """The four tensors around an MTP layer's decoder layer, DeepSeek's spelling.
+@dataclass(frozen=True, slots=True)
+class MtpNames:
+    """HF names of what stands around an MTP layer's decoder layer; the defaults are DeepSeek's.
 
-    `eh_proj` is `[hidden, 2 * hidden]` and takes the embedding half first on both sides.
+    `hidden_first`: the projection takes the hidden state's half of its columns first.
     """
+
+    enorm: str = "enorm"
+    hnorm: str = "hnorm"
+    eh_proj: str = "eh_proj"
+    final: str = "shared_head.norm"
+    hidden_first: bool = False
+
+
+DEEPSEEK_MTP = MtpNames()
+
+
+def mtp_wrapper(hf: str, mcore: str, hidden: int, names: MtpNames = DEEPSEEK_MTP) -> list[Row]:
+    """The four tensors around an MTP layer's decoder layer.
+
+    Megatron's `eh_proj` is `[hidden, 2 * hidden]` and takes the embedding's half first.
+    """
+    op = swap_halves(hidden) if names.hidden_first else rename(hidden)
+    projection, shape = f"{hf}{names.eh_proj}.weight", (hidden, 2 * hidden)
     return [
-        one(f"{hf}enorm.weight", f"{mcore}enorm.weight", (hidden,)),
-        one(f"{hf}hnorm.weight", f"{mcore}hnorm.weight", (hidden,)),
-        one(f"{hf}eh_proj.weight", f"{mcore}eh_proj.weight", (hidden, 2 * hidden)),
-        one(f"{hf}shared_head.norm.weight", f"{mcore}final_layernorm.weight", (hidden,)),
+        one(f"{hf}{names.enorm}.weight", f"{mcore}enorm.weight", (hidden,)),
+        one(f"{hf}{names.hnorm}.weight", f"{mcore}hnorm.weight", (hidden,)),
+        Rule((projection,), (shape,), (f"{mcore}eh_proj.weight",), op),
+        one(f"{hf}{names.final}.weight", f"{mcore}final_layernorm.weight", (hidden,)),
     ]
 
 

@@ -6,11 +6,16 @@ from dataclasses import dataclass
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.config import Config, integer
 from mtpconv.mappings.families import (
+    bailing_moe_v2,
     deepseek_v2,
     deepseek_v3,
+    exaone_moe,
     glm4_moe,
+    glm4_moe_lite,
     glm_moe_dsa,
+    hy_v3,
     llama,
+    mimo,
     minimax_m2,
     mistral,
     mixtral,
@@ -20,7 +25,14 @@ from mtpconv.mappings.families import (
     qwen3_moe,
 )
 from mtpconv.mappings.megatron_args import Args, mtp_args
-from mtpconv.mappings.mtp import Convention, MtpCount, trailing_depth, trailing_prefixes
+from mtpconv.mappings.mtp import (
+    Convention,
+    MtpCount,
+    numbered_depth,
+    numbered_prefixes,
+    trailing_depth,
+    trailing_prefixes,
+)
 from mtpconv.mappings.rule import Request, Row
 
 
@@ -96,6 +108,23 @@ _WIDE_NORMS = (
     " under the same names, such as Megatron-Bridge's, loads what is written"
 )
 
+
+def _numbered(
+    heads: tuple[str, ...],
+    *,
+    shared: str = "",
+    key: str = "num_nextn_predict_layers",
+    convention: Convention = "counted",
+) -> Mtp:
+    """MTP layers numbered from 0 behind `heads`; the first head is the layers' own prefix."""
+    return Mtp(
+        key,
+        lambda _, layers: numbered_prefixes(heads[0], layers),
+        lambda _, name: numbered_depth(name, heads, shared),
+        convention,
+    )
+
+
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
@@ -112,7 +141,15 @@ FAMILIES: dict[str, Family] = {
             moe=True, mtp=_TRAILING,
         ),
         Family(
+            "glm4_moe_lite", "GLM-4.7-Flash", glm4_moe_lite.rules, glm4_moe_lite.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
             "deepseek_v3", "DeepSeek-V3, R1, V3.1 (bf16)", deepseek_v3.rules, deepseek_v3.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "deepseek_v32", "DeepSeek-V3.2 (bf16)", glm_moe_dsa.rules, glm_moe_dsa.args,
             moe=True, mtp=_TRAILING,
         ),
         Family(
@@ -131,6 +168,20 @@ FAMILIES: dict[str, Family] = {
         Family(
             "glm_moe_dsa", "GLM-5, 5.1; 5.2 from 0.19", glm_moe_dsa.rules, glm_moe_dsa.args,
             moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "mimo", "MiMo-7B", mimo.rules, mimo.args,
+            mtp=_numbered((mimo.MTP_LAYERS,)),
+        ),
+        Family(
+            "bailing_moe_v2", "Ling 2.0, Ring 2.0", bailing_moe_v2.rules, bailing_moe_v2.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family("hy_v3", "HY-V3 (Hy3)", hy_v3.rules, hy_v3.args, moe=True, mtp=_TRAILING),
+        Family(
+            "exaone_moe", "K-EXAONE", exaone_moe.rules, exaone_moe.args,
+            moe=True, note=exaone_moe.NOTE,
+            mtp=_numbered((exaone_moe.MTP_LAYERS,), shared="mtp."),
         ),
     )
 }  # fmt: skip
