@@ -164,11 +164,11 @@ FAMILIES: dict[str, Family] = {
             moe=True, mtp=_QWEN, mixed=True,
         ),
         Family(
-            "qwen3_5", "Qwen3.5, 3.6 dense (text; vision carried)", qwen3_5.rules, qwen3_5.args,
+            "qwen3_5", "Qwen3.5, 3.6 dense (text)", qwen3_5.rules, qwen3_5.args,
             mtp=_QWEN_VL, mixed=True,
         ),
         Family(
-            "qwen3_5_moe", "Qwen3.5, 3.6 MoE (text; vision carried)", qwen3_5.moe_rules,
+            "qwen3_5_moe", "Qwen3.5, 3.6 MoE (text)", qwen3_5.moe_rules,
             qwen3_5.moe_model_args, moe=True, mtp=_QWEN_VL, mixed=True,
         ),
         Family(
