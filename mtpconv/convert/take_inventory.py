@@ -13,11 +13,19 @@ from mtpconv.mappings.registry import FAMILIES
 
 def take_inventory(path: Path) -> Inventory:
     """Read the headers of an HF or Megatron checkpoint. Raises FormatError for anything else."""
+    return _hf(path) if is_hf_folder(path) else _mcore(path)
+
+
+def is_hf_folder(path: Path) -> bool:
+    """Whether a folder is an HF checkpoint (True) or a Megatron one (False).
+
+    Raises FormatError for anything else.
+    """
     require_folder(path)
     if is_hf(path):
-        return _hf(path)
-    if is_mcore(path):
-        return _mcore(path)
+        return True
+    if is_mcore(path) or any(path.glob("*.distcp")) or any(path.glob("mp_rank_*")):
+        return False
     raise FormatError(
         "file/not-a-checkpoint",
         f"{path}: neither a HuggingFace checkpoint (no config.json, no .safetensors)"

@@ -11,6 +11,7 @@ from mtpconv.mappings.families import (
     deepseek_v3,
     exaone_moe,
     glm4_moe,
+    glm4_moe_lite,
     glm_moe_dsa,
     hy_v3,
     llama,
@@ -143,7 +144,15 @@ FAMILIES: dict[str, Family] = {
             moe=True, mtp=_TRAILING,
         ),
         Family(
+            "glm4_moe_lite", "GLM-4.7-Flash", glm4_moe_lite.rules, glm4_moe_lite.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
             "deepseek_v3", "DeepSeek-V3, R1, V3.1 (bf16)", deepseek_v3.rules, deepseek_v3.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "deepseek_v32", "DeepSeek-V3.2 (bf16)", glm_moe_dsa.rules, glm_moe_dsa.args,
             moe=True, mtp=_TRAILING,
         ),
         Family(

@@ -1,9 +1,11 @@
-"""GLM-5, 5.1 and 5.2: latent attention with a sparse-attention indexer (DSA), experts, MTP.
+"""GLM-5, 5.1, 5.2 and DeepSeek-V3.2: latent attention with an indexer (DSA), experts, MTP.
 
-Facts from the releases' headers, transformers' `modeling_glm_moe_dsa.py` and megatron-core's
-`experimental_attention_variant/dsa.py`. GLM-5 and 5.1 have an indexer on every layer; 5.2 only
-where `indexer_types` says `full`, and always on the MTP layer. HF and megatron-core from 0.19 put
-the RoPE part of an indexer head first; 0.16 to 0.18 put it last, so rows are moved for those.
+Facts from the releases' headers, transformers' `modeling_glm_moe_dsa.py` and
+`modeling_deepseek_v32.py`, and megatron-core's `experimental_attention_variant/dsa.py`. GLM-5, 5.1
+and V3.2 have an indexer on every layer; GLM-5.2 only where `indexer_types` says `full`, and always
+on the MTP layer. V3.2 stores copies of embedding and head, and all its norms in F32. HF and
+megatron-core from 0.19 put the RoPE part of an indexer head first; 0.16 to 0.18 put it last, so
+rows are moved for those.
 """
 
 from functools import lru_cache
