@@ -209,11 +209,13 @@ def gated_mlp(
     ]
 
 
-def dense_mlp(hf: str, mcore: str, hidden: int, width: int) -> list[Row]:
+def dense_mlp(
+    hf: str, mcore: str, hidden: int, width: int, *, norm: str = "post_attention_layernorm"
+) -> list[Row]:
     """A dense layer's MLP with the norm in front of it."""
-    norm = f"{mcore}mlp.linear_fc1.layer_norm_weight"
+    ours = f"{mcore}mlp.linear_fc1.layer_norm_weight"
     return [
-        one(f"{hf}post_attention_layernorm.weight", norm, (hidden,)),
+        one(f"{hf}{norm}.weight", ours, (hidden,)),
         *gated_mlp(f"{hf}mlp.", f"{mcore}mlp.", hidden, width),
     ]
 

@@ -16,6 +16,7 @@ from mtpconv.mappings.families import (
     hy_v3,
     llama,
     mimo,
+    mimo_v2,
     minimax_m2,
     mistral,
     mixtral,
@@ -136,6 +137,8 @@ def _numbered(
     )
 
 
+_MIMO_V2 = _numbered((mimo_v2.MTP_LAYERS,), convention="silent")
+
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
@@ -195,6 +198,14 @@ FAMILIES: dict[str, Family] = {
         Family(
             "mimo", "MiMo-7B", mimo.rules, mimo.args,
             mtp=_numbered((mimo.MTP_LAYERS,)),
+        ),
+        Family(
+            "mimo_v2_flash", "MiMo-V2-Flash (bf16)", mimo_v2.rules, mimo_v2.args,
+            moe=True, mtp=_MIMO_V2, gap=mimo_v2.GAP,
+        ),
+        Family(
+            "mimo_v2", "MiMo-V2.5, V2.6 (bf16)", mimo_v2.rules, mimo_v2.args,
+            moe=True, mtp=_MIMO_V2, gap=mimo_v2.GAP, note=mimo_v2.NOTE,
         ),
         Family(
             "bailing_moe_v2", "Ling 2.0, Ring 2.0", bailing_moe_v2.rules, bailing_moe_v2.args,
