@@ -9,8 +9,8 @@ Names and order of the halves: the releases' headers, DeepSeek-V3's paper (arXiv
 from the mapping tables on purpose: an error in those must show here.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -86,6 +86,13 @@ class MtpLayer:
     projection: Tensor
     hidden_first: bool
 
+    def widened(self) -> "MtpLayer":
+        """The same layer, widened in place to float32."""
+        self.shell.float()
+        self.embedding_norm.float()
+        self.hidden_norm.float()
+        return replace(self, projection=self.projection.float())
+
     def __call__(self, embedded: Tensor, previous: Tensor) -> Tensor:
         """Hidden states after the final norm, `[B, S, H]`, from two of the same shape."""
         halves = [self.embedding_norm(embedded), self.hidden_norm(previous)]
@@ -138,17 +145,12 @@ def build_mtp_layer(
 
 def _norm_like(norm: nn.Module, weight: Tensor) -> nn.Module:
     """A norm of the same class and epsilon with a weight of its own."""
-    import copy
-
     other = copy.deepcopy(norm)
     like = norm.weight
     if not isinstance(like, Tensor):
         raise FormatError("parity/unsupported", "the family's final norm has no weight to copy")
     other.weight = nn.Parameter(weight.to(like.device, like.dtype), requires_grad=False)
     return other
-
-
-Embed = Callable[[Tensor], Tensor]
 
 
 def shifted(ids: Tensor, by: int) -> Tensor:

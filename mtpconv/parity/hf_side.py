@@ -95,29 +95,42 @@ def body(shell: Any) -> Any:
     return shell.get_decoder()
 
 
-@contextmanager
-def streaming(
-    shell: Any, hf: HfCheckpoint, record: Record, device: str, dtype: torch.dtype
-) -> Iterator[None]:
-    """Within, the shell's embedding, layers and final norm take their weights from the folder."""
+def parts_of(shell: Any) -> dict[str, nn.Module]:
+    """The parts of a causal LM that are streamed, in order."""
     decoder = body(shell)
-    prefix = _prefix(shell, decoder)
     parts: dict[str, nn.Module] = {"embedding": shell.get_input_embeddings()}
     parts |= {f"layer {number}": layer for number, layer in enumerate(decoder.layers)}
-    parts["final norm"] = decoder.norm
+    return parts | {"final norm": decoder.norm}
+
+
+@contextmanager
+def streaming(
+    shell: Any,
+    parts: dict[str, nn.Module],
+    hf: HfCheckpoint,
+    record: Record,
+    device: str,
+    dtype: torch.dtype,
+) -> Iterator[None]:
+    """Within, the shell's `parts` take their weights from the folder while they run."""
     names = {id(module): name for name, module in shell.named_modules()}
-    by_part = _by_layer(hf, prefix)
+    stored: dict[str, list[str]] = {}
+    for name in hf.tensors:
+        stored.setdefault(_owner(name), []).append(name)
 
     def fill(name: str, module: nn.Module) -> None:
-        if name.startswith("layer "):
-            wanted = by_part.get(int(name.removeprefix("layer ")), [])
-        else:
-            wanted = [n for n in hf.tensors if n.startswith(f"{names[id(module)]}.")]
+        wanted = stored.get(names[id(module)], [])
         load(shell, {n: hf_tensor(hf, n) for n in wanted}, device, dtype)
         require_filled(module, name)
 
     with streamed(parts, fill, record):
         yield
+
+
+def _owner(name: str) -> str:
+    """The decoder layer a tensor belongs to (`model.layers.3`), else the module it hangs on."""
+    head, found, rest = name.partition(".layers.")
+    return f"{head}.layers.{rest.partition('.')[0]}" if found else name.rpartition(".")[0]
 
 
 def require_filled(module: nn.Module, name: str) -> None:
@@ -126,22 +139,6 @@ def require_filled(module: nn.Module, name: str) -> None:
     if empty:
         what = f"{name}: the HF folder has no weights for {', '.join(empty[:3])}"
         raise FormatError("parity/missing", what, "mtpconv plan shows what is missing")
-
-
-def _prefix(shell: Any, decoder: Any) -> str:
-    names: dict[int, str] = {id(module): name for name, module in shell.named_modules()}
-    return names[id(decoder)]
-
-
-def _by_layer(hf: HfCheckpoint, prefix: str) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
-    start = f"{prefix}.layers."
-    for name in hf.tensors:
-        if name.startswith(start):
-            layer = name.removeprefix(start).partition(".")[0]
-            if layer.isdecimal():
-                found.setdefault(int(layer), []).append(name)
-    return found
 
 
 class _Output:

@@ -17,7 +17,7 @@ from mtpconv.convert.inert import Inert
 from mtpconv.convert.mcore import McoreCheckpoint
 from mtpconv.errors import FormatError
 from mtpconv.mappings.layout import canonical
-from mtpconv.parity.stream import Record, meta_tensors, restore, streamed
+from mtpconv.parity.stream import Record, meta_tensors, passed_by, restore, streamed
 from mtpconv.parity.tensors import McoreReader
 
 
@@ -39,7 +39,7 @@ class Filler:
     """Fills parts of a model from a checkpoint, asking as `sharded_state_dict` says."""
 
     def __init__(self, model: Any, reader: McoreReader, device: str) -> None:
-        self._reader, self._device = reader, device
+        self._reader, self.device = reader, device
         self._asks = {id(e.data): e for e in _entries(model, content_metadata(reader.checkpoint))}
         self._keys = {canonical(key): key for key in reader.checkpoint.tensors}
 
@@ -53,7 +53,7 @@ class Filler:
                         owner[leaf] = self._filled(tensor, f"{name}: {leaf}")
 
     def _filled(self, meta: Tensor, where: str) -> Tensor:
-        real = torch.zeros(meta.shape, dtype=meta.dtype, device=self._device)
+        real = torch.zeros(meta.shape, dtype=meta.dtype, device=self.device)
         ask = self._asks.get(id(meta))
         if ask is None:
             raise FormatError("parity/missing", f"{where}: megatron-core does not save it")
@@ -118,22 +118,23 @@ def _resolved(entry: Any, data: Tensor) -> Iterator[Any]:
     yield from built.values() if isinstance(built, dict) else built
 
 
-def run(model: Any, fill: Filler, ids: Tensor, record: Record) -> None:
-    """Forward `ids [B, S]`; `record` gets each part's output as `[B, S, H]`."""
-    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+def run(model: Any, fill: Filler, ids: Tensor, record: Record, skipped: frozenset[str]) -> None:
+    """Forward `ids [B, S]` with the parts in `skipped` passed by; `record` sees every other run.
 
-    def batch_first(name: str, hidden: Tensor) -> None:
-        # The embedding runs again for every MTP layer, on shifted tokens: the first run counts.
-        record(name, hidden.transpose(0, 1))
+    Megatron's hidden states are `[S, B, H]`.
+    """
+    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    parts = parts_of(model)
+    mtp = model.mtp_process and any(n.startswith("mtp ") and n not in skipped for n in parts)
 
     def stop(*_: object) -> None:
         raise _Enough
 
-    last = model.mtp if model.mtp_process else model.decoder
-    handle = last.register_forward_hook(stop)
+    handle = (model.mtp if mtp else model.decoder).register_forward_hook(stop)
+    kept = {name: part for name, part in parts.items() if name not in skipped}
     try:
-        with torch.no_grad(), streamed(parts_of(model), fill, batch_first):
-            model(ids, positions, None, labels=ids if model.mtp_process else None)
+        with torch.no_grad(), passed_by(parts, skipped), streamed(kept, fill, record):
+            model(ids, positions, None, labels=ids if mtp else None)
     except _Enough:
         pass
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from unittest.mock import patch
@@ -52,11 +53,11 @@ def rotate_activation(x: torch.Tensor) -> torch.Tensor:
     Computed in float32, returned in x's dtype.
     """
     size = x.shape[-1]
-    wide = x.float()
+    wide: torch.Tensor = x.float()
     step = 1
     while step < size:
         halves = wide.reshape(*x.shape[:-1], size // (2 * step), 2, step)
         low, high = halves.unbind(-2)
         wide = torch.stack((low + high, low - high), dim=-2).reshape(x.shape)
         step *= 2
-    return (wide * size**-0.5).to(x.dtype)
+    return (wide / math.sqrt(size)).to(x.dtype)

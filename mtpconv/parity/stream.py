@@ -7,6 +7,8 @@ its output is recorded, and the weights are dropped again.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,38 +16,65 @@ from torch import Tensor, nn
 Fill = Callable[[str, nn.Module], None]
 """Gives a part its weights: the part's name and the module, whose parameters are on meta."""
 
-Feed = Callable[[str, Tensor], Tensor]
-"""What a part is to take for its hidden states: given its name and what the model hands it."""
 
-Record = Callable[[str, Tensor], None]
-"""Takes a part's output, under the part's name."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One run of a part, while it still holds its weights."""
+
+    part: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Tensor
+
+    @property
+    def hidden(self) -> Tensor | None:
+        """The hidden states that went in (None: the part takes tokens)."""
+        found = self.args[0] if self.args else self.kwargs.get("hidden_states")
+        return found if isinstance(found, Tensor) and found.is_floating_point() else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights it holds."""
+        return sum(p.nbytes for p in self.part.parameters())
+
+    def again(self, hidden: Tensor) -> Tensor:
+        """Run the part once more, on other hidden states of the same shape."""
+        args, kwargs = self.args, self.kwargs
+        if args:
+            args = (hidden, *args[1:])
+        else:
+            kwargs = kwargs | {"hidden_states": hidden}
+        # Not through the module's call, whose hooks would empty it.
+        return first_tensor(self.part.forward(*args, **kwargs))
+
+
+Record = Callable[[str, Call], None]
+"""Takes a run of the part of that name."""
 
 
 @contextmanager
-def streamed(
-    parts: Mapping[str, nn.Module], fill: Fill, record: Record, skip: frozenset[str] = frozenset()
-) -> Iterator[None]:
-    """Within, every part is filled before its forward and emptied after it.
-
-    Parts named in `skip` are not filled: whoever skips them sees to it that they are not run.
-    """
+def streamed(parts: Mapping[str, nn.Module], fill: Fill, record: Record) -> Iterator[None]:
+    """Within, every part is filled before its forward and emptied after it."""
     handles = []
     held: dict[str, list[tuple[dict[str, Tensor | None], str, Tensor]]] = {}
-
     for name, module in parts.items():
-        if name in skip:
-            continue
 
         def enter(part: nn.Module, *_: object, name: str = name) -> None:
             held[name] = meta_tensors(part)
             fill(name, part)
 
-        def leave(*call: object, name: str = name) -> None:
-            record(name, first_tensor(call[-1]))
+        def leave(
+            part: nn.Module,
+            args: tuple[Any, ...],
+            kwargs: dict[str, Any],
+            output: object,
+            name: str = name,
+        ) -> None:
+            record(name, Call(part, args, kwargs, first_tensor(output)))
             restore(held.pop(name))
 
         handles.append(module.register_forward_pre_hook(enter))
-        handles.append(module.register_forward_hook(leave))
+        handles.append(module.register_forward_hook(leave, with_kwargs=True))
     try:
         yield
     finally:
@@ -55,9 +84,29 @@ def streamed(
             restore(tensors)
 
 
+@contextmanager
+def passed_by(parts: Mapping[str, nn.Module], skipped: frozenset[str]) -> Iterator[None]:
+    """Within, the parts in `skipped` hand on the hidden states they get, and take no weights."""
+    changed = [part for name, part in parts.items() if name in skipped]
+    for part in changed:
+        part.forward = _hand_on
+    try:
+        yield
+    finally:
+        for part in changed:
+            del part.forward
+
+
+def _hand_on(*args: Any, **kwargs: Any) -> Any:
+    hidden = args[0] if args else kwargs["hidden_states"]
+    if "prev_topk_indices" in kwargs:  # transformers' DSA layers pass their choice of tokens on
+        return hidden, kwargs["prev_topk_indices"]
+    return hidden if args else (hidden, None)  # megatron's layers also return a context
+
+
 def first_tensor(output: object) -> Tensor:
     """The hidden states among what a layer returns (alone, or first of a tuple)."""
-    found = output[0] if isinstance(output, tuple) else output
+    found: object = output[0] if isinstance(output, tuple) else output
     if not isinstance(found, Tensor):
         raise TypeError(f"a layer returned {type(found).__name__}, no tensor")
     return found
