@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -62,8 +62,8 @@ class HfCheckpoint:
     def locations(self) -> dict[str, tuple[Path, int]]:
         """Where each tensor's payload begins: file and absolute byte offset."""
         return {
-            name: (self.root / file, offset)
-            for file, header in self.headers.items()
+            name: (path, offset)
+            for path, header in ((self.root / file, h) for file, h in self.headers.items())
             for name, offset in header.offsets.items()
         }
 
@@ -160,6 +160,7 @@ def _read_index(folder: Path) -> tuple[dict[str, Any] | None, dict[str, str] | N
     return metadata, weight_map
 
 
+@lru_cache(maxsize=4096)  # an index names the same few shards for every tensor
 def is_plain_name(file: str) -> bool:
     """Whether a name from a file stays inside its folder."""
     path = PurePosixPath(file)

@@ -1,6 +1,6 @@
 """What comes before any conversion: the family, its MTP layers, the rules and the plan."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -11,7 +11,7 @@ from mtpconv.convert.values import Where, difference, same_bytes
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.mtp_findings import contradiction, copies
 from mtpconv.inventory.plan import Plan, plan_hf_to_mcore
-from mtpconv.mappings.mtp import MOST_LAYERS, MtpCount
+from mtpconv.mappings.mtp import MtpCount
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
 from mtpconv.mappings.spec import TensorSpec
@@ -60,7 +60,7 @@ def prepare(
     """
     family = family_of(config)
     count = family.count_mtp(config, observed)
-    findings: list[Finding] = []
+    findings = list(runnable(family, mcore)) if side == "config.json" else []
     mtp_layers = 0 if no_mtp else count.expected
     request = Request(config, observed, mtp_layers, padded_vocab, carry_copies, mcore)
     rows = family.rules(request)
@@ -84,14 +84,26 @@ def prepare(
     return Prepared(family, count, request, rows, frozenset(dropped), changes, tuple(findings))
 
 
+def runnable(family: Family, mcore: tuple[int, int]) -> Iterator[Finding]:
+    """What a training job must know: no megatron-core can build this model, or only a newer one."""
+    if family.gap:
+        message = f"no released megatron-core can build this model: {family.gap}"
+        yield Finding("target/no-model", "warning", message)
+    elif mcore < tuple(map(int, family.since.split("."))):
+        wanted = ".".join(map(str, mcore))
+        message = f"megatron-core {wanted} cannot build this model; {family.since} can"
+        yield Finding("target/needs-newer", "warning", message)
+    if family.note:
+        yield Finding("target/note", "info", family.note)
+
+
 def mtp_names(
     family: Family, config: Mapping[str, Any], names: Mapping[str, TensorSpec]
 ) -> list[str]:
     """The HF tensors that belong to MTP layers."""
     if family.mtp is None:
         return []
-    prefixes = tuple(family.mtp.prefixes(config, MOST_LAYERS))
-    return [name for name in names if name.startswith(prefixes)]
+    return family.mtp.members(config, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +250,8 @@ def mtp_summary(prepared: Prepared, plan: Plan, findings: tuple[Finding, ...]) -
     """One `mtp/*` finding for all MTP tensors that are missing or have no rule."""
     if any(f.id.startswith("mtp/") and f.severity == "error" for f in findings):
         return []
-    config = prepared.request.config
-    prefixes: tuple[str, ...] = ("mtp.", "language_model.mtp.")
-    if prepared.family.mtp is not None and plan.direction == "hf -> mcore":
-        prefixes = tuple(prepared.family.mtp.prefixes(config, MOST_LAYERS))
-    missing = sum(name.startswith(prefixes) for name in plan.missing)
-    unmapped = sum(name.startswith(prefixes) for name in plan.unmapped)
+    missing = sum(1 for name in plan.missing if _of_mtp(prepared, plan, name))
+    unmapped = sum(1 for name in plan.unmapped if _of_mtp(prepared, plan, name))
     found = []
     if missing:
         message = f"{missing:,} tensors of the MTP layers are missing"
@@ -252,6 +260,14 @@ def mtp_summary(prepared: Prepared, plan: Plan, findings: tuple[Finding, ...]) -
         message = f"{unmapped:,} tensors of MTP layers have no rule and would be lost"
         found.append(Finding("mtp/unmapped", "error", message))
     return found
+
+
+def _of_mtp(prepared: Prepared, plan: Plan, name: str) -> bool:
+    """Whether a name on the side the plan reads from belongs to an MTP layer."""
+    mtp = prepared.family.mtp
+    if plan.direction == "hf -> mcore" and mtp is not None:
+        return mtp.depth(prepared.request.config, name) is not None
+    return name.startswith(("mtp.", "language_model.mtp."))
 
 
 def subject(prepared: Prepared) -> str:

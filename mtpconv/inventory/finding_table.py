@@ -129,6 +129,12 @@ _ROWS = (
         "Keep the wider dtype: give a --like whose header says so.",
     ),
     Row(
+        "dtype/not-reversible", ("error",),
+        "A value would not come back from the offset that Megatron's spelling of a gamma asks for.",
+        "Adding and removing the constant would change the weight.",
+        "Such values are below 2**-16: check that the tensor is the trained one.",
+    ),
+    Row(
         "dtype/unsupported", ("stop",),
         "A dtype that has no exact conversion, or that torch_dist cannot store.",
         "The tensor cannot be carried over.",
@@ -469,6 +475,12 @@ _ROWS = (
         "Nothing was touched.",
         "Name a folder beside the source.",
     ),
+    Row(
+        "output/report", ("stop",),
+        "A file named by --report or --html has an unknown extension, or no folder to lie in.",
+        "Nothing was read: reports are checked before the work begins.",
+        "End it in .json, .xml, .html, .md or .txt, and make its folder first.",
+    ),
     # --- sec ------------------------------------------------------------------------------------
     Row(
         "sec/path", ("stop",),
@@ -502,6 +514,25 @@ _ROWS = (
         "Nothing to do.",
     ),
     # --- target ---------------------------------------------------------------------------------
+    Row(
+        "target/needs-newer", ("warning",),
+        "Names and shapes are known, but megatron-core of that release cannot build this model.",
+        "A job on that release cannot load the checkpoint; one on the named release can.",
+        "Train with the megatron-core that the message names.",
+    ),
+    Row(
+        "target/no-model", ("warning",),
+        "No released megatron-core can build this model; the message says what it lacks.",
+        "The checkpoint is exact and comes back bit for bit, but a training job needs its own model"
+        " code that uses these names.",
+        "Check that your training code has what the message names.",
+    ),
+    Row(
+        "target/note", ("info",),
+        "What a training job must see to with this family, beyond its arguments.",
+        _NOTHING,
+        "Set the job up as the message says.",
+    ),
     Row(
         "target/too-new", ("stop",),
         "megatron-core of that release builds this model with parameters that no release has.",

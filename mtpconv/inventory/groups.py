@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mtpconv.mappings.layout import canonical
-from mtpconv.mappings.mtp import MOST_LAYERS
 from mtpconv.mappings.registry import Family
 from mtpconv.mappings.spec import TensorSpec
 
@@ -24,17 +23,12 @@ _SCALES = (".weight_scale_inv", ".weight_scale", ".scale", ".input_scale", ".wei
 
 def hf_group(family: Family | None, config: Mapping[str, object]) -> Callable[[str], str]:
     """Names the group of an HF tensor. An MTP layer's scales and copies belong to that layer."""
-    prefixes: list[str] = []
-    if family is not None and family.mtp is not None:
-        prefixes = family.mtp.prefixes(config, MOST_LAYERS)
-    depth_of = {prefix: depth for depth, prefix in enumerate(prefixes)}
-    # All prefixes of a family have equally many parts, so one lookup decides.
-    parts = prefixes[0].count(".") if prefixes else 0
+    mtp = family.mtp if family is not None else None
 
     def group(name: str) -> str:
-        head = ".".join(name.split(".", parts)[:parts]) + "."
-        if parts and head in depth_of:
-            return f"mtp layer {depth_of[head]}"
+        depth = mtp.depth(config, name) if mtp is not None else None
+        if depth is not None:
+            return f"mtp layer {depth}"
         if name.endswith(_SCALES):
             return "scales"
         if name.endswith(("embed_tokens.weight", "word_embeddings.weight")):

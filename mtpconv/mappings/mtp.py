@@ -1,6 +1,5 @@
 """MTP layers: what a config declares, what the tensors hold, and under which HF names they lie."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,15 +52,28 @@ def trailing_prefixes(config: Config, layers: int) -> list[str]:
     return [f"model.layers.{first + depth}." for depth in range(layers)]
 
 
-def trailing_stored(config: Config, names: Iterable[str]) -> int:
-    """How many layers lie behind the decoder, by the highest layer number among `names`."""
-    first = integer(config, "num_hidden_layers")
-    stored = 0
-    for name in names:
-        head, _, rest = name.partition("model.layers.")
-        if head:
-            continue
-        layer = rest.partition(".")[0]
-        if layer.isdecimal() and len(layer) < 7 and 0 <= int(layer) - first < MOST_LAYERS:
-            stored = max(stored, int(layer) - first + 1)
-    return stored
+def trailing_depth(config: Config, name: str) -> int | None:
+    """Depth of the MTP layer that `name` belongs to, stored behind the decoder."""
+    layer = numbered(name, "model.layers.")
+    return None if layer is None else _depth(layer - integer(config, "num_hidden_layers"))
+
+
+def numbered(name: str, head: str) -> int | None:
+    """The number behind `head` at the beginning of `name`: `model.layers.61.` gives 61."""
+    if not name.startswith(head):
+        return None
+    number = name[len(head) :].partition(".")[0]
+    return int(number) if number.isdecimal() and len(number) < 7 else None
+
+
+def depth_under(name: str, *heads: str) -> int | None:
+    """Depth of the MTP layer whose number stands behind one of `heads`."""
+    for head in heads:
+        number = numbered(name, head)
+        if number is not None:
+            return _depth(number)
+    return None
+
+
+def _depth(number: int) -> int | None:
+    return number if 0 <= number < MOST_LAYERS else None

@@ -3,7 +3,13 @@
 import pytest
 
 from mtpconv.inventory.mtp_findings import contradiction
-from mtpconv.mappings.mtp import Convention, MtpCount
+from mtpconv.mappings.mtp import (
+    Convention,
+    MtpCount,
+    depth_under,
+    numbered,
+    trailing_depth,
+)
 
 CASES: list[tuple[Convention, int | None, int, str | None, int]] = [
     # convention, declared, stored, severity of the finding, layers asked for
@@ -37,3 +43,17 @@ def test_severity_follows_the_family_convention(
     assert [finding.severity for finding in found] == ([severity] if severity else [])
     assert all(finding.id == "mtp/config-contradiction" for finding in found)
     assert count.expected == expected
+
+
+def test_depth_of_a_name() -> None:
+    config = {"num_hidden_layers": 4}
+    assert trailing_depth(config, "model.layers.4.eh_proj.weight") == 0
+    assert trailing_depth(config, "model.layers.6.eh_proj.weight") == 2
+    assert trailing_depth(config, "model.layers.3.mlp.gate.weight") is None
+    assert trailing_depth(config, "model.layers.400.eh_proj.weight") is None
+    assert trailing_depth(config, "lm_head.weight") is None
+    assert numbered("model.layers.x.y", "model.layers.") is None
+    assert depth_under("model.mtp.layers.2.enorm.weight", "model.mtp.layers.") == 2
+    heads = ("model.mtp_block.", "model.mtp_emb_norm.")
+    assert depth_under("model.mtp_emb_norm.0.weight", *heads) == 0
+    assert depth_under("model.layers.2.mlp.weight", "model.mtp.layers.") is None
