@@ -11,12 +11,12 @@ from mtpconv.chat.found import ChatFinding, Place, details, difference, merge, t
 from mtpconv.chat.generation_checks import generation_findings, has_blocks
 from mtpconv.chat.prefix_checks import field_findings, prefix_findings, stop_after
 from mtpconv.chat.probes import (
+    DIALOGUE,
     INLINE,
     REASONING,
     SINGLE,
     STARTS,
     SYSTEM,
-    THREE,
     TOOLS,
     TOOLS_TEXT,
     Probe,
@@ -97,34 +97,16 @@ def _rendered(
     files: ChatFiles, tokens: Tokens, options: ChatOptions, template: str
 ) -> Iterator[ChatFinding]:
     variables = {**files.special_tokens, **options.kwargs}
-    markers = markers_of(list(tokens.added(options.engine)))
     with Renderer(template, variables, options.now) as renderer:
-        single = render_turns(renderer, SINGLE.name, SINGLE.messages)
+        single = _talk(renderer, SINGLE)
         if single.full.kind:
             yield _raises(single, "error")
             return
+        yield from _probed(renderer, tokens, options, single)
         own_tools = template_for(files, options.engine, tools=True)
-        probes = [SYSTEM, THREE, REASONING]
-        if "think" in template:
-            probes.append(INLINE)
-        faults: list[tuple[Probe, ChatFinding]] = []
-        for probe, conversation in [
-            (SINGLE, single),
-            *((p, render_turns(renderer, p.name, p.messages, p.tools)) for p in probes),
-        ]:
-            if conversation.full.kind:
-                yield _raises(conversation, "error" if probe is THREE else "warning")
-                continue
-            ending = probe in (SINGLE, SYSTEM, THREE)
-            found = list(prefix_findings(conversation, markers, ending=ending))
-            found += field_findings(conversation, template)
-            if has_blocks(template):
-                found += generation_findings(conversation, markers)
-            faults += [(probe, finding) for finding in found]
-        yield from _mended(renderer, faults, markers)
         if own_tools is not None and own_tools[1] == template:
             yield from _tools(renderer, tokens, options)
-        yield from _clock(renderer, variables, template, single)
+        yield from _clock(renderer, single)
         if not has_blocks(template):
             message = "no generation blocks; chat mask marks the answers without them"
             yield ChatFinding("chat/no-generation-block", "info", message)
@@ -132,6 +114,33 @@ def _rendered(
             yield from _tokenized(files, tokens, options, renderer, single)
         if options.data is not None:
             yield from _data(files, tokens, options, renderer)
+
+
+def _talk(renderer: Renderer, probe: Probe) -> Conversation:
+    return render_turns(renderer, probe.name, probe.messages, probe.tools)
+
+
+def _probed(
+    renderer: Renderer, tokens: Tokens, options: ChatOptions, single: Conversation
+) -> Iterator[ChatFinding]:
+    """Every probe but the one with tools."""
+    template = renderer.template
+    markers = markers_of(list(tokens.added(options.engine)))
+    inline = _talk(renderer, INLINE) if "think" in template else None
+    talks = [(SINGLE, single)]
+    talks += [(probe, _talk(renderer, probe)) for probe in (SYSTEM, DIALOGUE, REASONING)]
+    talks += [(INLINE, inline)] if inline is not None else []
+    faults: list[tuple[Probe, ChatFinding]] = []
+    for probe, talk in talks:
+        if talk.full.kind:
+            yield _raises(talk, "error" if probe is DIALOGUE else "warning")
+            continue
+        ending = probe in (SINGLE, SYSTEM, DIALOGUE)
+        found = list(prefix_findings(talk, markers, ending=ending))
+        found += field_findings(talk, template, inline)
+        found += generation_findings(talk, markers) if has_blocks(template) else ()
+        faults += [(probe, finding) for finding in found]
+    yield from _mended(renderer, faults, markers)
 
 
 def _tools(renderer: Renderer, tokens: Tokens, options: ChatOptions) -> Iterator[ChatFinding]:
@@ -148,7 +157,7 @@ def _tools(renderer: Renderer, tokens: Tokens, options: ChatOptions) -> Iterator
         talk = as_text
     found = [
         *prefix_findings(talk, markers, ending=False),
-        *field_findings(talk, renderer.template),
+        *field_findings(talk, renderer.template, None),
     ]
     if has_blocks(renderer.template):
         found += generation_findings(talk, markers)
@@ -166,22 +175,27 @@ def _raises(conversation: Conversation, severity: Any) -> ChatFinding:
     )
 
 
-def _clock(
-    renderer: Renderer, variables: Mapping[str, Any], template: str, single: Conversation
-) -> Iterator[ChatFinding]:
-    """Whether the text depends on the day it is rendered."""
-    with Renderer(template, variables, OTHER_DAY) as other:
-        then = other.one(Job(SINGLE.messages))
+def _clock(renderer: Renderer, single: Conversation) -> Iterator[ChatFinding]:
+    """Whether the text depends on the day it is rendered, or on chance."""
+    if "strftime_now" in renderer.template:  # the sandbox has no other clock
+        with Renderer(renderer.template, renderer.variables, OTHER_DAY) as later:
+            then = later.one(Job(SINGLE.messages))
+        what = "the text changes with the clock: what is trained today is not what is served later"
+        labels = (renderer.now or "today", OTHER_DAY[:10])
+    else:
+        then = renderer.one(Job(SINGLE.messages))
+        what = "the text changes from one rendering to the next"
+        labels = ("once", "again")
     if then.kind or then.text == single.full.text:
         return
-    offset, now, before = difference(single.full.text, then.text)
+    offset, once, again = difference(single.full.text, then.text)
     yield ChatFinding(
         "chat/nondeterministic",
         "warning",
-        "the text changes with the clock: what is trained today is not what is served tomorrow",
+        what,
         offset=offset,
-        sides=((renderer.now or "today", now), (OTHER_DAY[:10], before)),
-        hint="give the date as a kwarg if the template takes one, or check with --now",
+        sides=((labels[0], once), (labels[1], again)),
+        hint="give the date as a kwarg if the template takes one, or stop it with --now",
     )
 
 

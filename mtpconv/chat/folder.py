@@ -91,8 +91,10 @@ def open_chat(path: Path) -> ChatFiles:
 
 def sidecar_root(path: Path) -> Path:
     """The folder with config and tokenizer files. Raises FormatError if there is none."""
+    if not path.exists():
+        raise FormatError("file/not-found", f"{path}: no such folder", "check the path")
     if not path.is_dir():
-        raise FormatError("path/missing", f"{path}: no such folder", "check the path")
+        raise FormatError("file/not-a-folder", f"{path}: neither a folder nor a .jinja file")
     for folder in (path, path / SIDECARS, _iteration(path) / SIDECARS):
         if any((folder / name).is_file() for name in (TOKENIZER_CONFIG, TOKENIZER, "config.json")):
             return folder

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from mtpconv.chat.found import ChatFinding, Place, common, difference, excerpt
-from mtpconv.chat.turns import Conversation, Turn, content_end, content_start
+from mtpconv.chat.turns import Conversation, Turn, content_end, content_start, spoken
 
 
 def prefix_findings(
@@ -80,6 +80,8 @@ def _history(
     at = common(full, served)
     end = content_end(served, len(turn.before.text), turn.message)
     offset, left, right = difference(served, full)
+    if end is None and at >= len(turn.prompt.text):
+        return  # what it said is not there at all: another finding
     if end is None or at < end:
         yield _rewritten(turn, place, offset, (left, right), "the turn")
         return
@@ -149,10 +151,13 @@ def _ending(turn: Turn, markers: re.Pattern[str], place: Place) -> Iterator[Chat
         )
 
 
-def field_findings(conversation: Conversation, template: str) -> Iterator[ChatFinding]:
-    """Fields of the last messages that are given and not rendered.
+def field_findings(
+    conversation: Conversation, template: str, inline: Conversation | None
+) -> Iterator[ChatFinding]:
+    """Fields of a probe that are given and not rendered.
 
-    An error where the template has code for the field, information where it never heard of it.
+    An error where the template has code for the field, information where it never heard of it;
+    dropped reasoning is a warning if `inline` shows that it stays when written into the content.
     """
     text = conversation.full.text
     wanted = [
@@ -169,13 +174,19 @@ def field_findings(conversation: Conversation, template: str) -> Iterator[ChatFi
     for name, value, word in wanted:
         if value not in text:
             known = word in template or (word == "think" and "reasoning" in template)
+            kept = name == "reasoning_content" and inline is not None and _shows(inline)
             yield ChatFinding(
                 "chat/drops-field",
-                "error" if known else "info",
+                "info" if not known else "warning" if kept else "error",
                 f"{name} is given and not rendered",
                 places=(Place(conversation.name),),
                 name=name,
+                hint="write it into the content as <think>…</think>, which is kept" if kept else "",
             )
+
+
+def _shows(inline: Conversation) -> bool:
+    return all(said in inline.full.text for said in spoken(inline.messages[-1]))
 
 
 def _probe_argument(call: Mapping[str, object]) -> str:

@@ -71,8 +71,8 @@ SYSTEM = Probe(
     "system",
     ({"role": "system", "content": "You keep a steam plant."}, _user(_ASK), _assistant(_ANSWER)),
 )
-THREE = Probe(
-    "three turns",
+DIALOGUE = Probe(
+    "dialogue",
     (
         _user(_ASK),
         _assistant(_ANSWER),

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mtpconv.chat.found import ChatFinding, places_text
 from mtpconv.chat.table import Entry
+from mtpconv.inventory.render_text import headline
 from mtpconv.inventory.report import Report
+from mtpconv.inventory.visible import visible
 
 WIDTH = 80
 _INDENT = 10
@@ -14,10 +16,7 @@ _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 def chat_text(report: Report, found: Sequence[ChatFinding], *, strict: bool) -> str:
     """A report of chat findings: verdict, facts, findings with the worst first, what to do."""
-    code = report.exit_code(strict=strict)
-    word = {0: "PASS", 1: "FAIL", 2: "ERROR"}[code]
-    subject = f"{report.subject}: " if report.subject else ""
-    lines = _wrapped(f"{word}  {report.command}  {subject}{report.reason}", 2)
+    lines = _wrapped(headline(report, strict=strict), 2)
     if report.facts:
         wide = max(len(label) for label, _ in report.facts)
         lines.append("")
@@ -25,7 +24,7 @@ def chat_text(report: Report, found: Sequence[ChatFinding], *, strict: bool) -> 
             lines += _wrapped(f"  {label:<{wide}}  {text}", wide + 4)
     for finding in sorted(found, key=lambda each: _ORDER[each.severity]):
         lines += ["", *finding_lines(finding)]
-    if strict and code == 1 and report.verdict == "pass":
+    if strict and report.word(strict=True) != report.verdict:
         lines += ["", "Warnings count as failures under --strict."]
     if report.next_step:
         lines += ["", *_wrapped(report.next_step, 2)]
@@ -36,7 +35,7 @@ def finding_lines(found: ChatFinding) -> Iterator[str]:
     """A finding: what, where, both sides, how to mend it."""
     pad = " " * _INDENT
     yield f"{found.severity:<{_INDENT}}{found.id}"
-    yield from _wrapped(pad + found.message, _INDENT)
+    yield from _wrapped(pad + visible(found.message), _INDENT)
     rows = []
     where = places_text(found.places)
     if where:
@@ -56,6 +55,7 @@ def finding_lines(found: ChatFinding) -> Iterator[str]:
 
 def _row(head: str, text: str, *, whole: bool) -> Iterator[str]:
     """One labelled line. A `repr` is broken by columns, never at its spaces, which may matter."""
+    text = visible(text)
     room = WIDTH - len(head)
     if whole:
         parts = [text[at : at + room] for at in range(0, len(text), room)] or [""]
@@ -76,12 +76,11 @@ def _wrapped(text: str, indent: int) -> list[str]:
     )
 
 
-def table_text(report: Report, entries: Iterable[Entry]) -> str:
+def table_text(report: Report, entries: Iterable[Entry], *, strict: bool) -> str:
     """Several templates, one block each: the verdict, then a line per error and warning."""
-    word = "PASS" if report.verdict == "pass" else "FAIL"
-    lines = [f"{word}  {report.command}  {report.subject}: {report.reason}", ""]
+    lines = [headline(report, strict=strict), ""]
     for entry in entries:
-        lines.append(f"{'PASS' if entry.report.verdict == 'pass' else 'FAIL'}  {entry.name}")
+        lines.append(f"{entry.report.word(strict=strict).upper()}  {entry.name}")
         for finding in sorted(entry.found, key=lambda each: _ORDER[each.severity]):
             if finding.severity != "info":
                 lines += _table_lines(finding)
@@ -95,7 +94,7 @@ def _table_lines(finding: ChatFinding) -> list[str]:
     mend = f" [{finding.kwargs}]" if finding.kwargs else ""
     head = f"      {finding.severity:<8} {finding.id:<21} "
     return textwrap.wrap(
-        f"{where}{about}{mend}",
+        visible(f"{where}{about}{mend}"),
         WIDTH,
         initial_indent=head,
         subsequent_indent=" " * len(head),

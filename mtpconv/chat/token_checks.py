@@ -76,7 +76,7 @@ def _padding(tokens: Tokens) -> Iterator[ChatFinding]:
     pad, eos = token_text(config.get("pad_token")), token_text(config.get("eos_token"))
     if pad is not None and pad == eos:
         message = f"pad_token and eos_token are both {pad}"
-        hint = "a collator that masks padding masks every stop token with it"
+        hint = "give padding a token of its own: masking it masks every stop token too"
         yield ChatFinding("chat/pad-is-eos", "warning", message, hint=hint)
     side = config.get("padding_side")
     if side not in (None, "left", "right"):

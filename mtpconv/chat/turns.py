@@ -81,7 +81,9 @@ def render_turns(
 
 def spoken(message: Message) -> list[str]:
     """The texts of an assistant message in the order templates write them, without outer space."""
-    texts = [message.get("reasoning_content"), *_contents(message.get("content"))]
+    texts = [message.get("reasoning_content")]
+    for content in _contents(message.get("content")):
+        texts += _thought_and_said(content) if isinstance(content, str) else []
     for call in message.get("tool_calls") or ():
         function = call.get("function", call) if isinstance(call, Mapping) else {}
         texts.append(function.get("name"))
@@ -94,6 +96,12 @@ def spoken(message: Message) -> list[str]:
         if isinstance(arguments, Mapping):
             texts += [value for value in arguments.values() if isinstance(value, str)]
     return [text.strip() for text in texts if isinstance(text, str) and text.strip()]
+
+
+def _thought_and_said(content: str) -> list[str]:
+    """Content with reasoning inside in its two parts: templates set them apart anew."""
+    thought, close, said = content.rpartition("</think>")
+    return [thought.rpartition("<think>")[2], said] if close else [content]
 
 
 def _contents(content: Any) -> list[Any]:

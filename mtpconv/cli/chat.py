@@ -1,5 +1,6 @@
 """chat check, mask, scan, show: what is tokenized, looked at before it is trained on."""
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mtpconv.cli.app import app
-from mtpconv.cli.common import Debug, Format, Output, Strict, could_not_check, print_report
+from mtpconv.cli.common import Debug, Format, Html, Output, Reports, Strict, run
 
 if TYPE_CHECKING:
     from mtpconv.chat.check import ChatOptions
+    from mtpconv.inventory.report import Report
 
 chat = typer.Typer(
     help="Chat template, tokenizer and loss mask: check them, make the mask, look at it.",
@@ -55,10 +57,13 @@ def check(
     now: Now = None,
     strict: Strict = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """Template and tokenizer of CKPT (HF folder, our Megatron folder, or *.jinja files)."""
-    try:
+    """Template and tokenizer of CKPT: an HF folder, our Megatron folder, or *.jinja files."""
+
+    def work() -> "Report":
         from mtpconv.chat.check import check_in_detail, lone_templates
         from mtpconv.chat.table import check_many
         from mtpconv.chat.text import chat_text, table_text
@@ -67,17 +72,11 @@ def check(
         templates = lone_templates(ckpt)
         if templates:
             report, table = check_many(templates, options)
-            text = table_text(report, table)
-        else:
-            report, found = check_in_detail(ckpt, options)
-            text = chat_text(report, found, strict=strict)
-    except Exception as error:
-        could_not_check("chat check", error, output, debug=debug)
-    if output is Format.json:
-        print_report(report, output, strict=strict)
-    else:
-        print(text)
-    raise typer.Exit(report.exit_code(strict=strict))
+            return replace(report, text=table_text(report, table, strict=strict))
+        report, found = check_in_detail(ckpt, options)
+        return replace(report, text=chat_text(report, found, strict=strict))
+
+    run("chat check", work, output, strict=strict, debug=debug, reports=reports, html=html)
 
 
 def _options(
