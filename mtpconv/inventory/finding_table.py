@@ -304,6 +304,14 @@ _ROWS = (
         "Fetch the file again.",
     ),
     Row(
+        "config/drift", ("error", "info"),
+        "A key of config.json says something else than the other side's. Added keys and those no"
+        " model reads are information.",
+        "The weights are the same, the model that is built around them is not: a shorter context,"
+        " another RoPE, other experts.",
+        "Take the key's value from the release, or copy its config.json.",
+    ),
+    Row(
         "config/missing", ("stop",),
         "The folder has no config.json.",
         "The architecture, and with it every shape, is unknown.",
@@ -340,6 +348,25 @@ _ROWS = (
         "A row of the data is not a conversation in JSON.",
         "Work stopped there, at the row it names.",
         "Correct the row, or take it out.",
+    # --- diff -----------------------------------------------------------------------------------
+    Row(
+        "diff/changed-groups", ("info",),
+        "Which parts of a trained checkpoint hold other bytes than the base it began with.",
+        "Nothing, if those are the parts that were meant to train; a head on this list that was"
+        " frozen is a fault of the recipe.",
+        "Compare the list with what was meant to be trained.",
+    ),
+    Row(
+        "diff/frozen-moved", ("warning",),
+        "The decoder is the base's bit for bit, but the embedding or the head is not.",
+        "A run that was to train only the MTP layers also changed what the model itself says.",
+        "Freeze it, or take the base's tensor.",
+    ),
+    Row(
+        "diff/same-as-base", ("info",),
+        "Every tensor of the trained checkpoint is the base's, bit for bit.",
+        "If it was trained, the wrong checkpoint was exported.",
+        "Check the path and the iteration.",
     ),
     # --- disk -----------------------------------------------------------------------------------
     Row(
@@ -703,6 +730,12 @@ _ROWS = (
         "Train with --mtp-num-layers, graft the base's head (`mtpconv graft`), or export --no-mtp.",
     ),
     Row(
+        "mtp/only-changed", ("info",),
+        "Only the MTP layers hold other bytes than the base.",
+        "Nothing, if the recipe was to train them alone.",
+        "Nothing to do.",
+    ),
+    Row(
         "mtp/prefix", ("info",),
         "The MTP block lies under another prefix (language_model.mtp.*).",
         _NOTHING,
@@ -726,6 +759,12 @@ _ROWS = (
         "An MTP layer stores no copies of embedding and head.",
         _NOTHING,
         "Nothing to do: none come back.",
+    ),
+    Row(
+        "mtp/stale", ("warning",),
+        "The model was trained, its MTP layer is still the base's, bit for bit.",
+        "It drafts for another model: fewer drafts are accepted, and decoding slows down.",
+        "Train the MTP layer along, or measure how many drafts are still accepted before serving.",
     ),
     Row(
         "mtp/unmapped", ("error",),
@@ -773,16 +812,28 @@ _ROWS = (
     ),
     # --- sidecar --------------------------------------------------------------------------------
     Row(
-        "sidecar/changed", ("error",),
+        "sidecar/changed", ("error", "info"),
         "A file beside the weights came back with other bytes.",
         "Tokenizer, chat template or generation settings are not those of the source.",
         "Copy the source's file.",
     ),
     Row(
-        "sidecar/missing", ("error", "stop"),
+        "sidecar/extra", ("info",),
+        "A file beside the weights is on the other side only.",
+        "Nothing, unless loaders prefer it to a file that both sides have.",
+        "Nothing to do if it is meant to be there.",
+    ),
+    Row(
+        "sidecar/missing", ("error", "info", "stop"),
         "A file beside the weights did not come back.",
         "Without tokenizer or chat template the model answers in another format, or not at all.",
         "Copy it from the source.",
+    ),
+    Row(
+        "sidecar/rewritten", ("info",),
+        "A file beside the weights has other bytes and the same meaning (indents, line ends).",
+        "Nothing; it went through another library.",
+        "Nothing to do.",
     ),
     Row(
         "sidecar/skipped", ("info",),
@@ -828,6 +879,13 @@ _ROWS = (
         "tie_word_embeddings and the stored head contradict each other.",
         "Half of the programs use the head, half the embedding: two different models.",
         "Set the flag that the weights speak for, or remove the head.",
+    ),
+    # --- usage ----------------------------------------------------------------------------------
+    Row(
+        "usage/one-checkpoint", ("stop",),
+        "The command needs a second checkpoint, or a base.",
+        "Nothing was compared.",
+        "Name it, or give --base DIR.",
     ),
     # --- vocab ----------------------------------------------------------------------------------
     Row(
