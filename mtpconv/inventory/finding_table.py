@@ -348,6 +348,7 @@ _ROWS = (
         "A row of the data is not a conversation in JSON.",
         "Work stopped there, at the row it names.",
         "Correct the row, or take it out.",
+    ),
     # --- diff -----------------------------------------------------------------------------------
     Row(
         "diff/changed-groups", ("info",),
