@@ -2,7 +2,13 @@
 
 import sys
 
-from mtpconv.cli import convert, diff, findings, look, repair  # noqa: F401  (importing them adds their commands)
+from mtpconv.cli import (  # noqa: F401  (importing them adds their commands)
+    convert,
+    diff,
+    findings,
+    look,
+    repair,
+)
 from mtpconv.cli.app import app
 
 __all__ = ["app", "main"]

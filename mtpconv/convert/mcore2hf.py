@@ -27,6 +27,7 @@ from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
+from mtpconv.mappings.config import with_changes
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec
 
@@ -110,7 +111,7 @@ def plan_mcore(source: Path, like_path: Path | None, *, no_mtp: bool) -> McorePl
     observed = like.layout.tensors
     embedding = checkpoint.places.get(EMBEDDING)
     prepared = prepare(
-        like.config | like.config_changes,
+        with_changes(like.config, like.config_changes),
         observed,
         side="--like" if like_path else "manifest",
         no_mtp=no_mtp,

@@ -8,6 +8,7 @@ from mtpconv.convert.mcore import is_mcore, open_mcore
 from mtpconv.errors import FormatError
 from mtpconv.inventory.groups import grouped, hf_group, mcore_group
 from mtpconv.inventory.inventory import Inventory
+from mtpconv.mappings.config import flat
 from mtpconv.mappings.registry import FAMILIES
 
 
@@ -47,7 +48,7 @@ def _hf(path: Path) -> Inventory:
         "hf",
         model_type if isinstance(model_type, str) else None,
         hf.tensors,
-        grouped(hf.tensors, hf_group(family, hf.config)),
+        grouped(hf.tensors, hf_group(family, flat(hf.config))),
         declared,
         stored,
         tuple(f"{finding.severity}: {finding.message}" for finding in hf.findings),

@@ -15,6 +15,7 @@ from mtpconv.convert.manifest import Like
 from mtpconv.convert.parts import Part, to_hf_parts
 from mtpconv.convert.publish import copy_file, write_bytes
 from mtpconv.convert.ranges import Piece
+from mtpconv.mappings.config import with_changes
 from mtpconv.mappings.ops import rename
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec, rows
@@ -78,10 +79,11 @@ def _segments(
 
 def changed_config(text: bytes, changes: Mapping[str, Any]) -> bytes:
     """config.json's bytes with some integer keys set, everything else as it was where possible."""
-    wanted = json.loads(text) | dict(changes)
+    wanted = with_changes(json.loads(text), changes)
     edited = text.decode()
     for key, value in changes.items():
-        edited = re.sub(rf'("{re.escape(key)}"\s*:\s*)-?\d+', rf"\g<1>{value}", edited, count=1)
+        leaf = re.escape(key.rpartition(".")[2])
+        edited = re.sub(rf'("{leaf}"\s*:\s*)-?\d+', rf"\g<1>{value}", edited, count=1)
     if json.loads(edited) == wanted:
         return edited.encode()
     return (json.dumps(wanted, indent=2, ensure_ascii=False) + "\n").encode()

@@ -4,25 +4,30 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.config import Config, integer
+from mtpconv.mappings.config import Config, flat, integer, lookup
 from mtpconv.mappings.families import (
     bailing_moe_v2,
     deepseek_v2,
     deepseek_v3,
     exaone_moe,
+    gemma,
+    glm4,
     glm4_moe,
     glm4_moe_lite,
     glm_moe_dsa,
     hy_v3,
     llama,
     mimo,
+    mimo_v2,
     minimax_m2,
     mistral,
     mixtral,
     olmoe,
     phi3,
     qwen2_moe,
+    qwen3_5,
     qwen3_moe,
+    qwen3_next,
 )
 from mtpconv.mappings.megatron_args import Args, mtp_args
 from mtpconv.mappings.mtp import (
@@ -67,7 +72,7 @@ class Family:
 
     `models` names releases for people, `since` the first megatron-core that can run them. `gap`
     says what every released megatron-core lacks for it, `note` what a training job must see to;
-    both are printed with each conversion.
+    both are printed with each conversion. `mixed`: its layers are not all of one kind.
     """
 
     model_type: str
@@ -79,6 +84,12 @@ class Family:
     since: str = "0.16"
     gap: str = ""
     note: str = ""
+    mixed: bool = False
+
+    @property
+    def stacks(self) -> bool:
+        """Whether the decoder's layers are stacked by default: no experts, and all alike."""
+        return not (self.moe or self.mixed)
 
     @property
     def ships_mtp(self) -> bool:
@@ -89,15 +100,18 @@ class Family:
         """MTP layers that `config` declares and that `names` hold."""
         if self.mtp is None:
             return MtpCount(None, 0)
-        declared = config.get(self.mtp.key)
-        count = None if declared is None else integer(config, self.mtp.key, least=0)
+        config, key = flat(config), self.mtp.key
+        declared = lookup(config, key)
+        count = None if declared is None else integer({key: declared}, key, least=0)
         return MtpCount(count, self.mtp.stored(config, names), self.mtp.convention)
 
     def megatron_args(self, config: Config, mtp_layers: int) -> Args:
         """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
-        return self.args(config) | mtp_args(mtp_layers)
+        return self.args(flat(config)) | mtp_args(mtp_layers)
 
 
+_QWEN = Mtp("num_nextn_predict_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth, "silent")
+_QWEN_VL = Mtp("text_config.mtp_num_hidden_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth)
 _TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_depth)
 
 _UNSHIPPED = Mtp("num_mtp_modules", trailing_prefixes, trailing_depth, "unshipped")
@@ -125,12 +139,32 @@ def _numbered(
     )
 
 
+_POST_NORMS = (
+    "it has norms behind attention and MLP, which GPTModel has not; they are written under the"
+    " names of mcore-bridge's layers for it"
+)
+
+_GEMMA = (
+    "it has norms behind attention and MLP, a scaled embedding and soft caps, which GPTModel has"
+    " not; the norms are written under the names of Megatron-Bridge's layer spec for it"
+)
+
+_MIMO_V2 = _numbered((mimo_v2.MTP_LAYERS,), convention="silent")
+
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         Family("llama", "Llama 2, 3", llama.llama_rules, llama.llama_args),
         Family("mistral", "Mistral 7B, Nemo, Small", mistral.rules, mistral.args),
         Family("mixtral", "Mixtral 8x7B, 8x22B", mixtral.rules, mixtral.args, moe=True),
+        Family(
+            "gemma2", "Gemma 2", gemma.gemma2_rules, gemma.gemma2_args, gap=_GEMMA,
+        ),
+        Family(
+            "gemma3_text", "Gemma 3, text only", gemma.gemma3_rules, gemma.gemma3_args,
+            gap=_GEMMA,
+        ),
+        Family("glm4", "GLM-4-0414, Z1 (dense)", glm4.rules, glm4.args, gap=_POST_NORMS),
         Family("phi3", "Phi-3, 3.5, Phi-4", phi3.rules, phi3.args),
         Family("qwen2", "Qwen2, Qwen2.5", llama.qwen2_rules, llama.qwen2_args),
         Family("qwen3", "Qwen3 dense", llama.qwen3_rules, llama.qwen3_args),
@@ -147,6 +181,18 @@ FAMILIES: dict[str, Family] = {
         Family(
             "deepseek_v3", "DeepSeek-V3, R1, V3.1 (bf16)", deepseek_v3.rules, deepseek_v3.args,
             moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "qwen3_next", "Qwen3-Next", qwen3_next.rules, qwen3_next.args,
+            moe=True, mtp=_QWEN, mixed=True,
+        ),
+        Family(
+            "qwen3_5", "Qwen3.5, 3.6 dense (text)", qwen3_5.rules, qwen3_5.args,
+            mtp=_QWEN_VL, mixed=True,
+        ),
+        Family(
+            "qwen3_5_moe", "Qwen3.5, 3.6 MoE (text)", qwen3_5.moe_rules,
+            qwen3_5.moe_model_args, moe=True, mtp=_QWEN_VL, mixed=True,
         ),
         Family(
             "deepseek_v32", "DeepSeek-V3.2 (bf16)", glm_moe_dsa.rules, glm_moe_dsa.args,
@@ -172,6 +218,14 @@ FAMILIES: dict[str, Family] = {
         Family(
             "mimo", "MiMo-7B", mimo.rules, mimo.args,
             mtp=_numbered((mimo.MTP_LAYERS,)),
+        ),
+        Family(
+            "mimo_v2_flash", "MiMo-V2-Flash (bf16)", mimo_v2.rules, mimo_v2.args,
+            moe=True, mtp=_MIMO_V2, gap=mimo_v2.GAP,
+        ),
+        Family(
+            "mimo_v2", "MiMo-V2.5, V2.6 (bf16)", mimo_v2.rules, mimo_v2.args,
+            moe=True, mtp=_MIMO_V2, gap=mimo_v2.GAP, note=mimo_v2.NOTE,
         ),
         Family(
             "bailing_moe_v2", "Ling 2.0, Ring 2.0", bailing_moe_v2.rules, bailing_moe_v2.args,
