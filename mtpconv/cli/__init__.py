@@ -3,6 +3,7 @@
 import sys
 
 from mtpconv.cli import (  # noqa: F401  (importing them adds their commands)
+    chat,
     convert,
     diff,
     findings,
