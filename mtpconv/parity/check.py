@@ -1,7 +1,10 @@
 """`mtpconv parity`: both implementations on the same tokens, MTP heads included, part by part."""
 
+import io
+import logging
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal

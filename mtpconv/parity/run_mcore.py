@@ -57,11 +57,8 @@ def run_mcore(
         drift = compare_states(state.output[:, seen], output[:, seen])
         truth = state.output if state.truth is None else state.truth
         own = compare_states(truth[:, seen], alone[:, seen])
-        same, drifted = (
-            own_verdict(own, state.noise, exact=exact),
-            drift_verdict(drift, exact=exact),
-        )
-        parts[name] = Part(name, drift, own, state.noise, same, drifted)
+        verdict = own_verdict(own, state.noise, exact=exact)
+        parts[name] = Part(name, drift, own, state.noise, verdict)
         if name == "final norm" or name.startswith("mtp "):
             outputs[name] = output
 
