@@ -163,8 +163,9 @@ def _pickled(data: bytes, where: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where a box meets one stored chunk: the chunk's file, payload offset and extents, the part of
-    the chunk that is wanted (`source`) and where it goes in the box (`target`), per axis.
+    """Where a box meets one stored chunk: the chunk's file, payload offset and extents.
+
+    Per axis, `source` is the part of the chunk that is wanted, `target` where it goes in the box.
     """
 
     path: Path
