@@ -15,6 +15,7 @@ from mtpconv.mappings.families import (
     glm4_moe,
     glm4_moe_lite,
     glm_moe_dsa,
+    gpt_oss,
     hy_v3,
     llama,
     mimo,
@@ -206,6 +207,7 @@ FAMILIES: dict[str, Family] = {
             "deepseek_v2", "DeepSeek-V2, V2.5, V2-Lite", deepseek_v2.rules, deepseek_v2.args,
             moe=True,
         ),
+        Family("gpt_oss", "gpt-oss 20B, 120B (bf16)", gpt_oss.rules, gpt_oss.args, moe=True),
         Family("olmoe", "OLMoE", olmoe.rules, olmoe.args, moe=True, gap=_WIDE_NORMS),
         Family(
             "minimax_m2", "MiniMax-M2 to M2.7 (bf16)", minimax_m2.rules, minimax_m2.args,
