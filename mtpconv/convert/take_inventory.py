@@ -8,6 +8,7 @@ from mtpconv.convert.mcore import is_mcore, open_mcore
 from mtpconv.errors import FormatError
 from mtpconv.inventory.groups import grouped, hf_group, mcore_group
 from mtpconv.inventory.inventory import Inventory
+from mtpconv.inventory.parts import drawn_groups
 from mtpconv.mappings.registry import FAMILIES
 
 
@@ -44,6 +45,7 @@ def _hf(path: Path) -> Inventory:
         stored,
         tuple(f"{finding.severity}: {finding.message}" for finding in hf.findings),
         findings=hf.findings,
+        drawn=tuple(drawn_groups(hf.tensors, hf_group(family, hf.config), hf.findings)),
     )
 
 
@@ -66,4 +68,5 @@ def _mcore(path: Path) -> Inventory:
         stored,
         (f"{len(checkpoint.places):,} logical tensors (one per layer and expert)",),
         checkpoint.skipped,
+        drawn=tuple(drawn_groups(checkpoint.tensors, mcore_group, ())),
     )
