@@ -11,6 +11,7 @@ from typing import Any
 from mtpconv.convert.headers import Header, read_header
 from mtpconv.errors import ConfigError, FormatError, UnsafeError
 from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.sidecars import is_inside
 from mtpconv.mappings.spec import TensorSpec
 
 INDEX = "model.safetensors.index.json"
@@ -233,17 +234,8 @@ def list_sidecars(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
                 continue
             if file.endswith(_WEIGHTS):
                 skipped.append(f"{name} (weights in another format)")
-            elif not path.is_file() or not _inside(path, folder):
+            elif not path.is_file() or not is_inside(path, folder):
                 skipped.append(f"{name} (not a regular file of this checkpoint)")
             else:
                 kept.append(name)
     return tuple(kept), tuple(skipped)
-
-
-def _inside(path: Path, folder: Path) -> bool:
-    if not path.is_symlink():
-        return True
-    real, home = path.resolve(), folder.resolve()
-    blobs = home.parent.parent / "blobs"
-    hub = home.parent.name == "snapshots" and real.is_relative_to(blobs)
-    return hub or real.is_relative_to(home)

@@ -22,6 +22,7 @@ from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
+from mtpconv.mappings.config import with_changes
 from mtpconv.mappings.layout import lay_out, logical_places, oldest_release
 from mtpconv.mappings.spec import TensorSpec
 
@@ -69,13 +70,14 @@ def prove_both(hf: HfCheckpoint, way: Way, layout: LayerLayout) -> BothPlans:
         name: spec for name, spec in hf.tensors.items() if name not in there.prepared.dropped
     }
     prepared = prepare(
-        hf.config | there.prepared.config_changes,
+        with_changes(hf.config, there.prepared.config_changes),
         kept,
         side="manifest",
         padded_vocab=there.prepared.request.padded_vocab,
         mcore=oldest_release(places),
     )
-    back = plan_mcore_to_hf(prepared.rows, places, kept)
+    carried = frozenset(row.hf for row in there.plan.carried)
+    back = plan_mcore_to_hf(prepared.rows, places, kept, carried)
     found = [f for f in plan_findings(back) if f.severity == "error"]
     findings = (*there.findings, *found)
     findings = (*findings, *mtp_summary(prepared, back, findings))

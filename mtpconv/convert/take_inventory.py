@@ -9,16 +9,25 @@ from mtpconv.errors import FormatError
 from mtpconv.inventory.groups import grouped, hf_group, mcore_group
 from mtpconv.inventory.inventory import Inventory
 from mtpconv.inventory.parts import drawn_groups
+from mtpconv.mappings.config import flat
 from mtpconv.mappings.registry import FAMILIES
 
 
 def take_inventory(path: Path) -> Inventory:
     """Read the headers of an HF or Megatron checkpoint. Raises FormatError for anything else."""
+    return _hf(path) if is_hf_folder(path) else _mcore(path)
+
+
+def is_hf_folder(path: Path) -> bool:
+    """Whether a folder is an HF checkpoint (True) or a Megatron one (False).
+
+    Raises FormatError for anything else.
+    """
     require_folder(path)
     if is_hf(path):
-        return _hf(path)
-    if is_mcore(path):
-        return _mcore(path)
+        return True
+    if is_mcore(path) or any(path.glob("*.distcp")) or any(path.glob("mp_rank_*")):
+        return False
     raise FormatError(
         "file/not-a-checkpoint",
         f"{path}: neither a HuggingFace checkpoint (no config.json, no .safetensors)"
@@ -35,17 +44,18 @@ def _hf(path: Path) -> Inventory:
     if family is not None:
         count = family.count_mtp(hf.config, hf.tensors)
         declared, stored = count.declared, count.stored
+    group = hf_group(family, flat(hf.config))
     return Inventory(
         str(path),
         "hf",
         model_type if isinstance(model_type, str) else None,
         hf.tensors,
-        grouped(hf.tensors, hf_group(family, hf.config)),
+        grouped(hf.tensors, group),
         declared,
         stored,
         tuple(f"{finding.severity}: {finding.message}" for finding in hf.findings),
         findings=hf.findings,
-        drawn=tuple(drawn_groups(hf.tensors, hf_group(family, hf.config), hf.findings)),
+        drawn=tuple(drawn_groups(hf.tensors, group, hf.findings)),
     )
 
 

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from mtpconv.convert.execute import OutputFile, Segment
 from mtpconv.convert.headers import header_bytes
 from mtpconv.convert.hf import CONFIG, INDEX, HfLayout, ShardLayout
 from mtpconv.convert.manifest import Like
-from mtpconv.convert.parts import to_hf_parts
+from mtpconv.convert.parts import Part, to_hf_parts
 from mtpconv.convert.publish import copy_file, write_bytes
 from mtpconv.convert.ranges import Piece
+from mtpconv.mappings.config import with_changes
 from mtpconv.mappings.ops import rename
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec, rows
@@ -37,6 +39,19 @@ def unmoved(specs: Mapping[str, TensorSpec]) -> dict[str, tuple[Rule, int]]:
     }
 
 
+def tensor_parts(
+    name: str,
+    spec: TensorSpec,
+    rules: Producers,
+    pieces: Callable[[str], list[Piece]],
+    dtypes: Mapping[str, str],
+) -> Iterator[Part]:
+    """The bytes of the HF tensor `name`, in order, gathered from the stored Megatron tensors."""
+    rule, output = rules[name]
+    inputs = [pieces(mcore) for mcore in rule.mcore]
+    return to_hf_parts(rule, output, spec, inputs, dtypes[rule.mcore[0]], name)
+
+
 def shard_file(
     shard: ShardLayout,
     rules: Producers,
@@ -58,18 +73,17 @@ def _segments(
 ) -> Iterable[Segment]:
     yield header
     for name in shard.order:
-        rule, output = rules[name]
         spec = shard.tensors[name]
-        inputs = [pieces(mcore) for mcore in rule.mcore]
-        yield from to_hf_parts(rule, output, spec, inputs, dtypes[rule.mcore[0]], name)
+        yield from tensor_parts(name, spec, rules, pieces, dtypes)
 
 
 def changed_config(text: bytes, changes: Mapping[str, Any]) -> bytes:
     """config.json's bytes with some integer keys set, everything else as it was where possible."""
-    wanted = json.loads(text) | dict(changes)
+    wanted = with_changes(json.loads(text), changes)
     edited = text.decode()
     for key, value in changes.items():
-        edited = re.sub(rf'("{re.escape(key)}"\s*:\s*)-?\d+', rf"\g<1>{value}", edited, count=1)
+        leaf = re.escape(key.rpartition(".")[2])
+        edited = re.sub(rf'("{leaf}"\s*:\s*)-?\d+', rf"\g<1>{value}", edited, count=1)
     if json.loads(edited) == wanted:
         return edited.encode()
     return (json.dumps(wanted, indent=2, ensure_ascii=False) + "\n").encode()
@@ -95,8 +109,9 @@ def index_bytes(layout: HfLayout, source: Path) -> bytes:
     metadata = {**(layout.index or {}), "total_size": total}
     if source.is_file():
         text = source.read_bytes()
-        index = json.loads(text)
-        if index.get("metadata") == metadata and index.get("weight_map") == weight_map:
-            return text
+        with suppress(ValueError, AttributeError, RecursionError):  # a damaged one is made anew
+            old = json.loads(text)
+            if old.get("metadata") == metadata and old.get("weight_map") == weight_map:
+                return text
     index = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
     return (json.dumps(index, indent=2, ensure_ascii=False) + "\n").encode()

@@ -32,6 +32,264 @@ class Row:
 
 _NOTHING = "Nothing; it is said so that you know."
 _ROWS = (
+    # --- chat: template, tokenizer, loss mask ---------------------------------------------------
+    Row(
+        "chat/corrupt", ("stop",),
+        "A tokenizer, config or template file is not what it must be (JSON, UTF-8).",
+        "No engine can load it, so nothing can be checked.",
+        "Fetch the file again.",
+    ),
+    Row(
+        "chat/dangling-header", ("error",),
+        "A finished conversation is rendered with text behind its last answer, often the next "
+        "header.",
+        "Training on it teaches the model to speak on, in the assistant's name.",
+        "Put that part under {% if add_generation_prompt %}.",
+    ),
+    Row(
+        "chat/double-bos", ("error",),
+        "The template writes BOS, and the tokenizer adds another.",
+        "Where rendered text is tokenized with special tokens on, every sample begins with two.",
+        "Tokenize it with add_special_tokens=False, or drop one of the two.",
+    ),
+    Row(
+        "chat/drops-field", ("error", "warning", "info"),
+        "A field of the messages (tool_calls, reasoning_content, tools) is given and not rendered.",
+        "What the data says there is never trained on, and never served.",
+        "Use a template that renders it, or write it into the content.",
+    ),
+    Row(
+        "chat/empty-template", ("error",),
+        "The chat template's file is empty.",
+        "Every conversation renders to nothing.",
+        "Copy the template from the model this one was made of.",
+    ),
+    Row(
+        "chat/eos-mismatch", ("error",),
+        "The files do not agree on the tokens that end a generation.",
+        "Depending on the engine, answers run on or are cut.",
+        "List the stop token in generation_config.json, config.json and tokenizer_config.json.",
+    ),
+    Row(
+        "chat/eos-unknown", ("error",),
+        "A file names an end-of-sequence token that the tokenizer does not have.",
+        "Nothing ever stops a generation there.",
+        "Correct the token or its id.",
+    ),
+    Row(
+        "chat/generation-header", ("error",),
+        "A {% generation %} block marks the header of the answer as well.",
+        "The loss covers tokens that inference gives and the model never writes.",
+        "Open the block behind the header, or make the mask with chat mask.",
+    ),
+    Row(
+        "chat/generation-misplaced", ("error",),
+        "A {% generation %} block stands in a macro, a filter or a set block.",
+        "transformers counts its place from the text put out so far, so the mask covers other "
+        "words.",
+        "Write it in the template's main flow, or make the mask with chat mask.",
+    ),
+    Row(
+        "chat/generation-missed", ("error",),
+        "An assistant turn lies in no {% generation %} block.",
+        "It is not trained on.",
+        "Wrap every branch that writes an answer, or make the mask with chat mask.",
+    ),
+    Row(
+        "chat/generation-stop", ("error",),
+        "A {% generation %} block ends before the stop token.",
+        "The model is never taught to stop.",
+        "Close the block behind the stop token, or make the mask with chat mask.",
+    ),
+    Row(
+        "chat/kwargs", ("stop",),
+        "A --kwargs word is not NAME=VALUE.",
+        "Nothing was rendered.",
+        "Write it as --kwargs enable_thinking=false.",
+    ),
+    Row(
+        "chat/marker-split", ("error",),
+        "A role marker or stop token is one token for one engine, and pieces of text for another.",
+        "Training and serving see other ids for the same text.",
+        "Add it to added_tokens of tokenizer.json as a special token.",
+    ),
+    Row(
+        "chat/no-default", ("error",),
+        "There are named template variants and no default one.",
+        "apply_chat_template raises unless each call names a variant.",
+        "Save the one to use as chat_template.jinja.",
+    ),
+    Row(
+        "chat/no-generation-block", ("info",),
+        "The template has no {% generation %} blocks.",
+        "transformers' own assistant mask is all zeros; chat mask works without them.",
+        "Nothing to do.",
+    ),
+    Row(
+        "chat/no-jinja2", ("stop",),
+        "jinja2 is not installed.",
+        "Templates cannot be rendered.",
+        "pip install 'mtpconv[chat]'.",
+    ),
+    Row(
+        "chat/no-sidecars", ("stop",),
+        "The folder has no tokenizer files, and no hf_sidecar folder.",
+        "There is nothing to check; a training job's own checkpoint has none.",
+        "Check the HF folder the job began with.",
+    ),
+    Row(
+        "chat/no-stop", ("warning",),
+        "Nothing ends the last answer of a conversation.",
+        "Training on it teaches no stop; only turns with a message behind them do.",
+        "Append the stop token in training, or put a message behind the answer.",
+    ),
+    Row(
+        "chat/no-tokenizer", ("warning", "stop"),
+        "There is no tokenizer.json.",
+        "Tokens were not checked; a mask cannot be made.",
+        "Load and save the tokenizer with transformers once, which writes it.",
+    ),
+    Row(
+        "chat/no-tokenizers", ("stop",),
+        "tokenizers is not installed.",
+        "Text cannot be tokenized.",
+        "pip install 'mtpconv[chat]'.",
+    ),
+    Row(
+        "chat/nondeterministic", ("warning",),
+        "The rendered text depends on the day, or on chance.",
+        "What is trained today is not what is served later.",
+        "Give the date as a template variable, or stop it with --now.",
+    ),
+    Row(
+        "chat/now", ("stop",),
+        "--now is not an ISO date.",
+        "Nothing was rendered.",
+        "Write it as --now 2026-01-31.",
+    ),
+    Row(
+        "chat/old-jinja2", ("stop",),
+        "jinja2 is older than 3.1.6.",
+        "Its sandbox has known ways out, and chat templates are untrusted programs.",
+        "pip install -U jinja2.",
+    ),
+    Row(
+        "chat/pad-is-eos", ("warning",),
+        "pad_token and eos_token are one token.",
+        "A collator that masks padding masks every stop token too, and the model never learns "
+        "to stop.",
+        "Give padding a token of its own.",
+    ),
+    Row(
+        "chat/padding-side", ("error", "info"),
+        "padding_side is right, or no side at all.",
+        "Batched generation pads behind the prompt; training does not mind.",
+        "Set padding_side to left for generation.",
+    ),
+    Row(
+        "chat/prefix-mismatch", ("error",),
+        "The training text does not begin with the prompt that inference gives before the answer.",
+        "The model is trained behind a prefix it never sees again.",
+        "Give training and serving the same template variables, or mend the generation prompt.",
+    ),
+    Row(
+        "chat/prefix-short", ("error", "warning"),
+        "The inference prompt stops a newline or space short of where the answer begins.",
+        "A prefix all the same, so the usual test passes; but the model must write it, and a "
+        "mask that starts at the content never teaches that.",
+        "Add it to the add_generation_prompt branch.",
+    ),
+    Row(
+        "chat/rewrites-history", ("warning",),
+        "A later message changes how an earlier one is rendered; most often its thinking is "
+        "stripped.",
+        "A multi-turn sample trains the earlier turns as they were never generated.",
+        "Train one sample per turn: chat mask --on-mismatch expand.",
+    ),
+    Row(
+        "chat/source-drift", ("error",),
+        "Two files hold a default chat template, and they differ.",
+        "transformers and llama.cpp render the same conversation differently.",
+        "Keep one; transformers writes chat_template.jinja only.",
+    ),
+    Row(
+        "chat/special-in-content", ("error", "warning"),
+        "The data holds the text of an added token.",
+        "It becomes that token: a user's message can end its own turn.",
+        "Take it out of the data, or break it with a space.",
+    ),
+    Row(
+        "chat/stop-differs", ("warning",),
+        "The last answer ends with another token than earlier ones.",
+        "In a multi-turn sample the earlier turns teach a stop that serving may not know.",
+        "Train one sample per turn, or list both tokens in generation_config.json.",
+    ),
+    Row(
+        "chat/stop-not-eos", ("error",),
+        "Answers end with a token that no file lists as end of generation.",
+        "Serving runs on behind the answer.",
+        "Add its id to eos_token_id of generation_config.json.",
+    ),
+    Row(
+        "chat/syntax", ("error",),
+        "The template is not valid Jinja.",
+        "Nothing renders.",
+        "Mend the line it names.",
+    ),
+    Row(
+        "chat/template-limit", ("error",),
+        "The template takes too much time, memory or text for one conversation.",
+        "It was stopped: a template is a program, and this one would hang a server.",
+        "Do not use it; ask whoever made it.",
+    ),
+    Row(
+        "chat/template-raises", ("error", "warning"),
+        "The template refuses a conversation.",
+        "Data of this form cannot be trained on or served.",
+        "Use conversations it takes, or another template.",
+    ),
+    Row(
+        "chat/token-id-differs", ("error",),
+        "tokenizer_config.json and tokenizer.json give one token two ids.",
+        "Which one a text becomes depends on the loader.",
+        "Correct added_tokens_decoder.",
+    ),
+    Row(
+        "chat/token-merge", ("error",),
+        "The text prefix holds, but header and answer merge into one token.",
+        "Inference feeds other tokens than training did.",
+        "End the header with an added token, or change how answers begin.",
+    ),
+    Row(
+        "chat/tokenizer-class", ("warning",),
+        "tokenizer_config.json is in a form that transformers before 5 cannot read.",
+        "Older serving and training stacks fail to load the tokenizer.",
+        "PreTrainedTokenizerFast and additional_special_tokens are read everywhere.",
+    ),
+    Row(
+        "chat/tool-arguments", ("info",),
+        "The template takes tool call arguments as JSON text, not as an object.",
+        "Data with objects raises.",
+        "Dump the arguments before rendering.",
+    ),
+    Row(
+        "chat/utf8-bom", ("error",),
+        "The template's file begins with a byte order mark.",
+        "Every rendering begins with that invisible character, and so does every sample.",
+        "Save it as UTF-8 without BOM.",
+    ),
+    Row(
+        "chat/variant-shadowed", ("warning",),
+        "A named template variant is known to one engine and lost to another.",
+        "Tools or documents are rendered by another template than you think.",
+        "Keep variants in additional_chat_templates/ and tokenizer_config.json alike.",
+    ),
+    Row(
+        "chat/vocab-size", ("error",),
+        "The tokenizer has ids beyond the embedding's rows.",
+        "Such a token is an index error, or garbage.",
+        "Resize the embedding, or take the tokenizer the model was trained with.",
+    ),
     # --- config ---------------------------------------------------------------------------------
     Row(
         "config/bad-value", ("stop",),
@@ -44,6 +302,14 @@ _ROWS = (
         "config.json is not a JSON object.",
         "No program can load the checkpoint.",
         "Fetch the file again.",
+    ),
+    Row(
+        "config/drift", ("error", "info"),
+        "A key of config.json says something else than the other side's. Added keys and those no"
+        " model reads are information.",
+        "The weights are the same, the model that is built around them is not: a shorter context,"
+        " another RoPE, other experts.",
+        "Take the key's value from the release, or copy its config.json.",
     ),
     Row(
         "config/missing", ("stop",),
@@ -69,6 +335,39 @@ _ROWS = (
         "model_type is no family this package has rules for.",
         "Nothing can be converted or proven.",
         "See `mtpconv families`; adding one takes a table of rows (CONTRIBUTING.md).",
+    ),
+    # --- data -----------------------------------------------------------------------------------
+    Row(
+        "data/missing", ("stop",),
+        "The data file is not there.",
+        "Nothing was read.",
+        "Check the path.",
+    ),
+    Row(
+        "data/row", ("stop",),
+        "A row of the data is not a conversation in JSON.",
+        "Work stopped there, at the row it names.",
+        "Correct the row, or take it out.",
+    ),
+    # --- diff -----------------------------------------------------------------------------------
+    Row(
+        "diff/changed-groups", ("info",),
+        "Which parts of a trained checkpoint hold other bytes than the base it began with.",
+        "Nothing, if those are the parts that were meant to train; a head on this list that was"
+        " frozen is a fault of the recipe.",
+        "Compare the list with what was meant to be trained.",
+    ),
+    Row(
+        "diff/frozen-moved", ("warning",),
+        "The decoder is the base's bit for bit, but the embedding or the head is not.",
+        "A run that was to train only the MTP layers also changed what the model itself says.",
+        "Freeze it, or take the base's tensor.",
+    ),
+    Row(
+        "diff/same-as-base", ("info",),
+        "Every tensor of the trained checkpoint is the base's, bit for bit.",
+        "If it was trained, the wrong checkpoint was exported.",
+        "Check the path and the iteration.",
     ),
     # --- disk -----------------------------------------------------------------------------------
     Row(
@@ -214,12 +513,37 @@ _ROWS = (
         "A tensor could not be read.",
         "Check the disk or the network file system, then run again.",
     ),
+    # --- graft ----------------------------------------------------------------------------------
+    Row(
+        "graft/nothing", ("stop",),
+        "There is nothing to graft: the base has no MTP layers, or none is lacking.",
+        "Nothing was written.",
+        "Check both paths with `mtpconv inventory`.",
+    ),
+    Row(
+        "graft/other-model", ("stop",),
+        "The base is another model, or quantised in another way.",
+        "Its MTP layers would not fit.",
+        "Give the base that training began with.",
+    ),
+    Row(
+        "graft/shard-exists", ("stop",),
+        "The shard that a graft writes (mtp.safetensors) is there already.",
+        "Nothing was written.",
+        "Remove it or rename it, `mtpconv reindex`, and graft again.",
+    ),
     # --- index ----------------------------------------------------------------------------------
     Row(
         "index/corrupt", ("stop",),
         "model.safetensors.index.json is no safetensors index.",
         "No loader can find the shards.",
         "Fetch it again, or rebuild it: `mtpconv reindex HF_DIR`.",
+    ),
+    Row(
+        "index/dropped", ("warning",),
+        "The old index named a tensor that no shard holds; the rebuilt one does not.",
+        "The tensor is lost here.",
+        "Take it from the release.",
     ),
     Row(
         "index/duplicate", ("stop",),
@@ -432,6 +756,12 @@ _ROWS = (
         "Train with --mtp-num-layers, graft the base's head (`mtpconv graft`), or export --no-mtp.",
     ),
     Row(
+        "mtp/only-changed", ("info",),
+        "Only the MTP layers hold other bytes than the base.",
+        "Nothing, if the recipe was to train them alone.",
+        "Nothing to do.",
+    ),
+    Row(
         "mtp/prefix", ("info",),
         "The MTP block lies under another prefix (language_model.mtp.*).",
         _NOTHING,
@@ -455,6 +785,12 @@ _ROWS = (
         "An MTP layer stores no copies of embedding and head.",
         _NOTHING,
         "Nothing to do: none come back.",
+    ),
+    Row(
+        "mtp/stale", ("warning",),
+        "The model was trained, its MTP layer is still the base's, bit for bit.",
+        "It drafts for another model: fewer drafts are accepted, and decoding slows down.",
+        "Train the MTP layer along, or measure how many drafts are still accepted before serving.",
     ),
     Row(
         "mtp/unmapped", ("error",),
@@ -494,24 +830,49 @@ _ROWS = (
         "Loading it with torch could run code; here it was not executed.",
         "Do not load this file; ask whoever made it.",
     ),
+    Row(
+        "sec/template", ("error",),
+        "The template reaches for Python's internals.",
+        "Jinja's sandbox stopped it; without one it could run code.",
+        "Do not use this template; ask whoever made it.",
+    ),
     # --- sidecar --------------------------------------------------------------------------------
     Row(
-        "sidecar/changed", ("error",),
+        "sidecar/changed", ("error", "info"),
         "A file beside the weights came back with other bytes.",
         "Tokenizer, chat template or generation settings are not those of the source.",
         "Copy the source's file.",
     ),
     Row(
-        "sidecar/missing", ("error", "stop"),
+        "sidecar/extra", ("info",),
+        "A file beside the weights is on the other side only.",
+        "Nothing, unless loaders prefer it to a file that both sides have.",
+        "Nothing to do if it is meant to be there.",
+    ),
+    Row(
+        "sidecar/missing", ("error", "info", "stop"),
         "A file beside the weights did not come back.",
         "Without tokenizer or chat template the model answers in another format, or not at all.",
         "Copy it from the source.",
+    ),
+    Row(
+        "sidecar/rewritten", ("info",),
+        "A file beside the weights has other bytes and the same meaning (indents, line ends).",
+        "Nothing; it went through another library.",
+        "Nothing to do.",
     ),
     Row(
         "sidecar/skipped", ("info",),
         "A file was not copied: weights in another format, or no regular file.",
         _NOTHING,
         "Nothing to do.",
+    ),
+    # --- strip ----------------------------------------------------------------------------------
+    Row(
+        "strip/nothing", ("stop",),
+        "The checkpoint holds no MTP tensors.",
+        "Nothing was written.",
+        "Check the path.",
     ),
     # --- target ---------------------------------------------------------------------------------
     Row(
@@ -551,6 +912,25 @@ _ROWS = (
         "tie_word_embeddings and the stored head contradict each other.",
         "Half of the programs use the head, half the embedding: two different models.",
         "Set the flag that the weights speak for, or remove the head.",
+    ),
+    # --- usage ----------------------------------------------------------------------------------
+    Row(
+        "usage/graft", ("stop",),
+        "graft was not told what to graft.",
+        "Nothing was written.",
+        "Give --mtp.",
+    ),
+    Row(
+        "usage/one-checkpoint", ("stop",),
+        "The command needs a second checkpoint, or a base.",
+        "Nothing was compared.",
+        "Name it, or give --base DIR.",
+    ),
+    Row(
+        "usage/output", ("stop",),
+        "A repair was told neither or both of a new folder and --in-place.",
+        "Nothing was written.",
+        "Name a new folder, or give --in-place.",
     ),
     # --- vocab ----------------------------------------------------------------------------------
     Row(

@@ -218,3 +218,14 @@ def interleave_qkv(heads: int, groups: int, head_dim: int) -> Moves:
         f"q, k, v interleaved by {groups} KV groups: {per_group} q rows, {head_dim} k, {head_dim} v"
     )
     return Moves((tuple(blocks),), words)
+
+
+@lru_cache(maxsize=4096)
+def interleave_fused_qkv(heads: int, groups: int, head_dim: int) -> Moves:
+    """`interleave_qkv` of one tensor that holds all q rows, then all k, then all v."""
+    starts = (0, heads * head_dim, (heads + groups) * head_dim)
+    split = interleave_qkv(heads, groups, head_dim)
+    blocks = tuple(
+        Block(0, starts[b.input] + b.first, starts[b.input] + b.last) for b in split.outputs[0]
+    )
+    return Moves((blocks,), f"rows [q | k | v] of one tensor: {split.words}")

@@ -4,10 +4,40 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.config import Config, integer
-from mtpconv.mappings.families import deepseek_v3, glm4_moe, glm_moe_dsa, llama, qwen3_moe
+from mtpconv.mappings.config import Config, flat, integer, lookup
+from mtpconv.mappings.families import (
+    bailing_moe_v2,
+    deepseek_v2,
+    deepseek_v3,
+    exaone_moe,
+    gemma,
+    glm4,
+    glm4_moe,
+    glm4_moe_lite,
+    glm_moe_dsa,
+    hy_v3,
+    llama,
+    mimo,
+    mimo_v2,
+    minimax_m2,
+    mistral,
+    mixtral,
+    olmoe,
+    phi3,
+    qwen2_moe,
+    qwen3_5,
+    qwen3_moe,
+    qwen3_next,
+)
 from mtpconv.mappings.megatron_args import Args, mtp_args
-from mtpconv.mappings.mtp import Convention, MtpCount, trailing_depth, trailing_prefixes
+from mtpconv.mappings.mtp import (
+    Convention,
+    MtpCount,
+    numbered_depth,
+    numbered_prefixes,
+    trailing_depth,
+    trailing_prefixes,
+)
 from mtpconv.mappings.rule import Request, Row
 
 
@@ -42,7 +72,7 @@ class Family:
 
     `models` names releases for people, `since` the first megatron-core that can run them. `gap`
     says what every released megatron-core lacks for it, `note` what a training job must see to;
-    both are printed with each conversion.
+    both are printed with each conversion. `mixed`: its layers are not all of one kind.
     """
 
     model_type: str
@@ -54,31 +84,98 @@ class Family:
     since: str = "0.16"
     gap: str = ""
     note: str = ""
+    mixed: bool = False
+
+    @property
+    def stacks(self) -> bool:
+        """Whether the decoder's layers are stacked by default: no experts, and all alike."""
+        return not (self.moe or self.mixed)
+
+    @property
+    def ships_mtp(self) -> bool:
+        """Whether releases store MTP layers."""
+        return self.mtp is not None and self.mtp.convention != "unshipped"
 
     def count_mtp(self, config: Config, names: Iterable[str]) -> MtpCount:
         """MTP layers that `config` declares and that `names` hold."""
         if self.mtp is None:
             return MtpCount(None, 0)
-        declared = config.get(self.mtp.key)
-        count = None if declared is None else integer(config, self.mtp.key, least=0)
+        config, key = flat(config), self.mtp.key
+        declared = lookup(config, key)
+        count = None if declared is None else integer({key: declared}, key, least=0)
         return MtpCount(count, self.mtp.stored(config, names), self.mtp.convention)
 
     def megatron_args(self, config: Config, mtp_layers: int) -> Args:
         """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
-        return self.args(config) | mtp_args(mtp_layers)
+        return self.args(flat(config)) | mtp_args(mtp_layers)
 
 
+_QWEN = Mtp("num_nextn_predict_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth, "silent")
+_QWEN_VL = Mtp("text_config.mtp_num_hidden_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth)
 _TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_depth)
+
+_UNSHIPPED = Mtp("num_mtp_modules", trailing_prefixes, trailing_depth, "unshipped")
+"""MiniMax counts modules of its training; where a release would store one is not known."""
+
+_WIDE_NORMS = (
+    "it norms q and k over all heads at once, GPTModel head by head; a layer spec with wide norms"
+    " under the same names, such as Megatron-Bridge's, loads what is written"
+)
+
+
+def _numbered(
+    heads: tuple[str, ...],
+    *,
+    shared: str = "",
+    key: str = "num_nextn_predict_layers",
+    convention: Convention = "counted",
+) -> Mtp:
+    """MTP layers numbered from 0 behind `heads`; the first head is the layers' own prefix."""
+    return Mtp(
+        key,
+        lambda _, layers: numbered_prefixes(heads[0], layers),
+        lambda _, name: numbered_depth(name, heads, shared),
+        convention,
+    )
+
+
+_POST_NORMS = (
+    "it has norms behind attention and MLP, which GPTModel has not; they are written under the"
+    " names of mcore-bridge's layers for it"
+)
+
+_GEMMA = (
+    "it has norms behind attention and MLP, a scaled embedding and soft caps, which GPTModel has"
+    " not; the norms are written under the names of Megatron-Bridge's layer spec for it"
+)
+
+_MIMO_V2 = _numbered((mimo_v2.MTP_LAYERS,), convention="silent")
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         Family("llama", "Llama 2, 3", llama.llama_rules, llama.llama_args),
+        Family("mistral", "Mistral 7B, Nemo, Small", mistral.rules, mistral.args),
+        Family("mixtral", "Mixtral 8x7B, 8x22B", mixtral.rules, mixtral.args, moe=True),
+        Family(
+            "gemma2", "Gemma 2", gemma.gemma2_rules, gemma.gemma2_args, gap=_GEMMA,
+        ),
+        Family(
+            "gemma3_text", "Gemma 3, text only", gemma.gemma3_rules, gemma.gemma3_args,
+            gap=_GEMMA,
+        ),
+        Family("glm4", "GLM-4-0414, Z1 (dense)", glm4.rules, glm4.args, gap=_POST_NORMS),
+        Family("phi3", "Phi-3, 3.5, Phi-4", phi3.rules, phi3.args),
         Family("qwen2", "Qwen2, Qwen2.5", llama.qwen2_rules, llama.qwen2_args),
         Family("qwen3", "Qwen3 dense", llama.qwen3_rules, llama.qwen3_args),
+        Family("qwen2_moe", "Qwen1.5-MoE, Qwen2 MoE", qwen2_moe.rules, qwen2_moe.args, moe=True),
         Family("qwen3_moe", "Qwen3 MoE", qwen3_moe.rules, qwen3_moe.args, moe=True),
         Family(
             "glm4_moe", "GLM-4.5, 4.5-Air, 4.6, 4.7", glm4_moe.rules, glm4_moe.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "glm4_moe_lite", "GLM-4.7-Flash", glm4_moe_lite.rules, glm4_moe_lite.args,
             moe=True, mtp=_TRAILING,
         ),
         Family(
@@ -86,8 +183,59 @@ FAMILIES: dict[str, Family] = {
             moe=True, mtp=_TRAILING,
         ),
         Family(
+            "qwen3_next", "Qwen3-Next", qwen3_next.rules, qwen3_next.args,
+            moe=True, mtp=_QWEN, mixed=True,
+        ),
+        Family(
+            "qwen3_5", "Qwen3.5, 3.6 dense (text)", qwen3_5.rules, qwen3_5.args,
+            mtp=_QWEN_VL, mixed=True,
+        ),
+        Family(
+            "qwen3_5_moe", "Qwen3.5, 3.6 MoE (text)", qwen3_5.moe_rules,
+            qwen3_5.moe_model_args, moe=True, mtp=_QWEN_VL, mixed=True,
+        ),
+        Family(
+            "deepseek_v32", "DeepSeek-V3.2 (bf16)", glm_moe_dsa.rules, glm_moe_dsa.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "kimi_k2", "Kimi-K2 (bf16)", deepseek_v3.rules, deepseek_v3.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "deepseek_v2", "DeepSeek-V2, V2.5, V2-Lite", deepseek_v2.rules, deepseek_v2.args,
+            moe=True,
+        ),
+        Family("olmoe", "OLMoE", olmoe.rules, olmoe.args, moe=True, gap=_WIDE_NORMS),
+        Family(
+            "minimax_m2", "MiniMax-M2 to M2.7 (bf16)", minimax_m2.rules, minimax_m2.args,
+            moe=True, mtp=_UNSHIPPED, gap=_WIDE_NORMS,
+        ),
+        Family(
             "glm_moe_dsa", "GLM-5, 5.1; 5.2 from 0.19", glm_moe_dsa.rules, glm_moe_dsa.args,
             moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "mimo", "MiMo-7B", mimo.rules, mimo.args,
+            mtp=_numbered((mimo.MTP_LAYERS,)),
+        ),
+        Family(
+            "mimo_v2_flash", "MiMo-V2-Flash (bf16)", mimo_v2.rules, mimo_v2.args,
+            moe=True, mtp=_MIMO_V2, gap=mimo_v2.GAP,
+        ),
+        Family(
+            "mimo_v2", "MiMo-V2.5, V2.6 (bf16)", mimo_v2.rules, mimo_v2.args,
+            moe=True, mtp=_MIMO_V2, gap=mimo_v2.GAP, note=mimo_v2.NOTE,
+        ),
+        Family(
+            "bailing_moe_v2", "Ling 2.0, Ring 2.0", bailing_moe_v2.rules, bailing_moe_v2.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family("hy_v3", "HY-V3 (Hy3)", hy_v3.rules, hy_v3.args, moe=True, mtp=_TRAILING),
+        Family(
+            "exaone_moe", "K-EXAONE", exaone_moe.rules, exaone_moe.args,
+            moe=True, note=exaone_moe.NOTE,
+            mtp=_numbered((exaone_moe.MTP_LAYERS,), shared="mtp."),
         ),
     )
 }  # fmt: skip

@@ -1,5 +1,7 @@
 """Sizes of attention and experts, read from a config: the keys families share."""
 
+from dataclasses import replace
+
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.blocks import Gqa, Mla
 from mtpconv.mappings.config import Config, integer
@@ -16,6 +18,11 @@ def gqa_sizes(config: Config, *, qkv_bias: bool, qk_norm: bool, head_dim: int | 
     return Gqa(hidden, heads, groups, head_dim, qkv_bias, qk_norm)
 
 
+def wide_norm_sizes(config: Config, *, qkv_bias: bool) -> Gqa:
+    """An attention that norms q over all its heads at once, and k likewise (OLMoE, MiniMax-M2)."""
+    return replace(gqa_sizes(config, qkv_bias=qkv_bias, qk_norm=True), wide_norm=True)
+
+
 def mla_sizes(config: Config) -> Mla:
     """DeepSeek's keys; `q_lora_rank` null means an undivided `q_proj`."""
     q_lora = config.get("q_lora_rank")
@@ -28,3 +35,32 @@ def mla_sizes(config: Config) -> Mla:
         rope_dim=integer(config, "qk_rope_head_dim"),
         v_dim=integer(config, "v_head_dim"),
     )
+
+
+def layer_kinds(config: Config, key: str) -> list[str] | None:
+    """One word for each decoder layer; None where `key` is absent or null.
+
+    A list may go on with a word for each MTP layer that the config declares; those are left out.
+    Raises ConfigError for a list of any other length.
+    """
+    values, layers = config.get(key), integer(config, "num_hidden_layers")
+    if values is None:
+        return None
+    mtp = integer(config, "num_nextn_predict_layers", 0, least=0)
+    if not isinstance(values, list) or len(values) not in (layers, layers + mtp):
+        what = f"config.json: '{key}' does not list one value for each of {layers} layers"
+        raise ConfigError("config/bad-value", what)
+    return values[:layers]
+
+
+def sparse_layers(config: Config, *, dense: int) -> list[bool]:
+    """For each decoder layer whether it holds experts.
+
+    `mlp_layer_types` says so layer by layer; without it the first `first_k_dense_replace` layers
+    are dense (`dense` of them where that key is absent too).
+    """
+    kinds = layer_kinds(config, "mlp_layer_types")
+    if kinds is not None:
+        return [kind == "sparse" for kind in kinds]
+    first = integer(config, "first_k_dense_replace", dense, least=0)
+    return [layer >= first for layer in range(integer(config, "num_hidden_layers"))]

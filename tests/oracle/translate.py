@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tests.oracle import plain
+
 if TYPE_CHECKING:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
 Config = dict[str, object]
 Settings = dict[str, object]
+
+
+DSA = ("glm_moe_dsa", "deepseek_v32")
+LATENT = ("deepseek_v3", "glm4_moe_lite", *DSA)
 
 
 def transformer_config(
@@ -34,17 +40,25 @@ def transformer_config(
     )
 
     family = str(config["model_type"])
+    if family in plain.FAMILIES:
+        # Families with another activation set it themselves.
+        settings = _size(config | {"hidden_act": "silu"}) | _numerics(dtype) | _placement(device)
+        settings |= _parallel(tp, ep, pp)
+        settings |= plain.settings(config)
+        if family in plain.LATENT:
+            return MLATransformerConfig(**settings | _mla(config))
+        return TransformerConfig(**settings)
     settings = _size(config) | _numerics(dtype) | _placement(device) | _parallel(tp, ep, pp)
     settings |= {"mtp_num_layers": mtp_layers(config) or None}
-    if family in ("glm4_moe", "deepseek_v3", "glm_moe_dsa"):
+    if family in ("glm4_moe", *LATENT):
         settings |= _moe_sigmoid(config)
     elif family == "qwen3_moe":
         settings |= _moe_softmax(config)
     elif family not in ("llama", "qwen2", "qwen3"):
         raise ValueError(f"the oracle does not know family {family!r}")
-    if family == "glm_moe_dsa":
+    if family in DSA:
         settings |= _dsa(config)
-    if family in ("deepseek_v3", "glm_moe_dsa"):
+    if family in LATENT:
         return MLATransformerConfig(**settings | _mla(config))
     return TransformerConfig(**settings | _gqa(config))
 
@@ -66,6 +80,9 @@ def rope(config: Config) -> Settings:
 
 def rotary_percent(config: Config) -> float:
     """The share of a head's dimensions that RoPE turns."""
+    own = plain.rotary_percent(config)
+    if own is not None:
+        return own
     return float(
         rope(config).get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     )
