@@ -11,6 +11,8 @@ from mtpconv.mappings.families import (
     deepseek_v3,
     ernie4_5_moe,
     exaone_moe,
+    gemma,
+    glm4,
     glm4_moe,
     glm4_moe_lite,
     glm_moe_dsa,
@@ -138,6 +140,16 @@ def _numbered(
     )
 
 
+_POST_NORMS = (
+    "it has norms behind attention and MLP, which GPTModel has not; they are written under the"
+    " names of mcore-bridge's layers for it"
+)
+
+_GEMMA = (
+    "it has norms behind attention and MLP, a scaled embedding and soft caps, which GPTModel has"
+    " not; the norms are written under the names of Megatron-Bridge's layer spec for it"
+)
+
 _MIMO_V2 = _numbered((mimo_v2.MTP_LAYERS,), convention="silent")
 
 FAMILIES: dict[str, Family] = {
@@ -146,6 +158,14 @@ FAMILIES: dict[str, Family] = {
         Family("llama", "Llama 2, 3", llama.llama_rules, llama.llama_args),
         Family("mistral", "Mistral 7B, Nemo, Small", mistral.rules, mistral.args),
         Family("mixtral", "Mixtral 8x7B, 8x22B", mixtral.rules, mixtral.args, moe=True),
+        Family(
+            "gemma2", "Gemma 2", gemma.gemma2_rules, gemma.gemma2_args, gap=_GEMMA,
+        ),
+        Family(
+            "gemma3_text", "Gemma 3, text only", gemma.gemma3_rules, gemma.gemma3_args,
+            gap=_GEMMA,
+        ),
+        Family("glm4", "GLM-4-0414, Z1 (dense)", glm4.rules, glm4.args, gap=_POST_NORMS),
         Family("phi3", "Phi-3, 3.5, Phi-4", phi3.rules, phi3.args),
         Family("qwen2", "Qwen2, Qwen2.5", llama.qwen2_rules, llama.qwen2_args),
         Family("qwen3", "Qwen3 dense", llama.qwen3_rules, llama.qwen3_args),

@@ -6,6 +6,7 @@ Written from transformers' code without looking at the package under test, like 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,10 +20,12 @@ Settings = dict[str, object]
 Tensors = dict[str, Tensor]
 
 FAMILIES = (
-    "mistral", "mixtral", "qwen2_moe", "deepseek_v2", "olmoe", "minimax_m2", "phi3",
+    "mistral", "mixtral", "qwen2_moe", "deepseek_v2", "olmoe", "minimax_m2", "phi3", "gemma2",
+    "gemma3_text", "glm4",
 )  # fmt: skip
 LATENT = ("deepseek_v2",)
 WIDE_NORMS = ("olmoe", "minimax_m2")
+GEMMA = ("gemma2", "gemma3_text")
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -36,8 +39,15 @@ def settings(config: Config) -> Settings:
         found = {
             "num_query_groups": config["num_key_value_heads"],
             "kv_channels": config.get("head_dim") or int(config["hidden_size"]) // heads,
-            "add_qkv_bias": family == "qwen2_moe",
-            "qk_layernorm": family in WIDE_NORMS,
+            "add_qkv_bias": family in ("qwen2_moe", "glm4"),
+            "qk_layernorm": family in (*WIDE_NORMS, "gemma3_text"),
+            "rotary_interleaved": family == "glm4",
+        }
+    if family in GEMMA:
+        found |= {
+            "activation_func": partial(torch.nn.functional.gelu, approximate="tanh"),
+            "layernorm_zero_centered_gamma": True,
+            "softmax_scale": float(config["query_pre_attn_scalar"]) ** -0.5,
         }
     experts = config.get("num_experts") or config.get("num_local_experts")
     experts = experts or config.get("n_routed_experts")
@@ -89,12 +99,76 @@ def rotary_percent(config: Config) -> float | None:
 
 def adapt(config: Config, spec: object) -> None:
     """Put modules into a layer or block spec that megatron-core's own lacks for this family."""
-    if config["model_type"] not in WIDE_NORMS:
-        return
+    family = config["model_type"]
     for layer in getattr(spec, "layer_specs", [spec]):
-        attention = layer.submodules.self_attention.submodules
-        attention.q_layernorm = _wide_norm("num_attention_heads")
-        attention.k_layernorm = _wide_norm("num_query_groups")
+        if family in WIDE_NORMS:
+            attention = layer.submodules.self_attention.submodules
+            attention.q_layernorm = _wide_norm("num_attention_heads")
+            attention.k_layernorm = _wide_norm("num_query_groups")
+        elif family in GEMMA:
+            row = _row_with_norm()
+            layer.submodules.self_attention.submodules.linear_proj = row
+            mlp = layer.submodules.mlp
+            inner = mlp.keywords["submodules"] if isinstance(mlp, partial) else mlp.submodules
+            inner.linear_fc2 = row
+        elif family == "glm4":
+            part = layer.submodules.self_attention
+            part.module = _with_norm(part.module, "post_self_attn_layernorm")
+            mlp = layer.submodules.mlp
+            if isinstance(mlp, partial):  # from megatron-core 0.19 on
+                normed = _with_norm(mlp.func.__self__, "post_mlp_layernorm")
+                layer.submodules.mlp = partial(normed.as_mlp_submodule, **mlp.keywords)
+            else:
+                mlp.module = _with_norm(mlp.module, "post_mlp_layernorm")
+
+
+def finish(config: Config, model: torch.nn.Module) -> None:
+    """What a family does in its forward beyond the layers: Gemma scales its embedding."""
+    if config["model_type"] in GEMMA:
+        scale = int(config["hidden_size"]) ** 0.5
+        model.embedding.register_forward_hook(lambda module, args, output: output * scale)
+
+
+def _row_with_norm() -> type:
+    """A row-parallel linear that norms its output: `post_layernorm.weight [out]`."""
+    from megatron.core.extensions.transformer_engine import TENorm, TERowParallelLinear
+
+    class RowWithNorm(TERowParallelLinear):
+        def __init__(
+            self, input_size: int, output_size: int, *, config: TransformerConfig, **other: object
+        ) -> None:
+            super().__init__(input_size, output_size, config=config, **other)
+            self.post_layernorm = TENorm(config, output_size, config.layernorm_epsilon)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+            output, bias = super().forward(x)
+            return self.post_layernorm(output), bias
+
+    return RowWithNorm
+
+
+def _with_norm(base: type, name: str) -> type:
+    """`base` with its output normed by a module called `name`."""
+    from megatron.core.extensions.transformer_engine import TENorm
+    from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
+
+    class WithNorm(base):
+        def __init__(self, config: TransformerConfig, *args: object, **other: object) -> None:
+            super().__init__(config, *args, **other)
+            norm = TENorm(config, config.hidden_size, config.layernorm_epsilon)
+            # An MLP asks each of its modules for this.
+            norm.sharded_state_dict = lambda prefix, sharded_offsets, metadata, **other: (
+                make_sharded_tensors_for_checkpoint(
+                    norm.state_dict(prefix="", keep_vars=True), prefix, {}, sharded_offsets
+                )
+            )
+            setattr(self, name, norm)
+
+        def forward(self, *args: object, **other: object) -> tuple[Tensor, Tensor | None]:
+            output, bias = super().forward(*args, **other)
+            return getattr(self, name)(output), bias
+
+    return WithNorm
 
 
 def _wide_norm(count: str) -> type:
@@ -122,6 +196,14 @@ def layer(config: Config, hf: Tensors, p: str, q: str) -> Tensors:
     out = _latent(hf, p, q) if family in LATENT else _attention(config, hf, p, q)
     block = f"{p}block_sparse_moe." if family in ("mixtral", "minimax_m2") else f"{p}mlp."
     norm = hf.pop(f"{p}post_attention_layernorm.weight")
+    if family in GEMMA:
+        out[f"{q}self_attention.linear_proj.post_layernorm.weight"] = norm
+        after = hf.pop(f"{p}post_feedforward_layernorm.weight")
+        out[f"{q}mlp.linear_fc2.post_layernorm.weight"] = after
+        norm = hf.pop(f"{p}pre_feedforward_layernorm.weight")
+    if family == "glm4":
+        for name in ("self_attention.post_self_attn_layernorm", "mlp.post_mlp_layernorm"):
+            out[f"{q}{name}.weight"] = hf.pop(f"{p}{name.split('.')[1]}.weight")
     if f"{block}gate.weight" in hf:
         out[f"{q}pre_mlp_layernorm.weight"] = norm
         return out | _experts(hf, block, f"{q}mlp.")

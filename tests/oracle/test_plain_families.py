@@ -21,6 +21,10 @@ MODELS: list[tuple[str, Config]] = [
     ("olmoe", {}),
     ("minimax_m2", {}),
     ("phi3", {}),
+    ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    # One RoPE base for both kinds of layers: megatron-core has but one.
+    ("gemma3_text", {"rope_local_base_freq": 1000000.0}),
+    ("glm4", {}),
 ]
 
 
