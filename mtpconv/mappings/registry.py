@@ -9,6 +9,7 @@ from mtpconv.mappings.families import (
     bailing_moe_v2,
     deepseek_v2,
     deepseek_v3,
+    ernie4_5_moe,
     exaone_moe,
     gemma,
     glm4,
@@ -232,6 +233,11 @@ FAMILIES: dict[str, Family] = {
         Family(
             "bailing_moe_v2", "Ling 2.0, Ring 2.0", bailing_moe_v2.rules, bailing_moe_v2.args,
             moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "ernie4_5_moe", "ERNIE 4.5 21B, 300B", ernie4_5_moe.rules, ernie4_5_moe.args,
+            moe=True, mtp=_numbered(ernie4_5_moe.MTP_HEADS),
+            gap=ernie4_5_moe.GAP, note=ernie4_5_moe.NOTE,
         ),
         Family("hy_v3", "HY-V3 (Hy3)", hy_v3.rules, hy_v3.args, moe=True, mtp=_TRAILING),
         Family(
