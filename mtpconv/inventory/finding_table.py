@@ -895,6 +895,12 @@ _ROWS = (
         "Set the job up as the message says.",
     ),
     Row(
+        "target/rope", ("warning",),
+        "The config stretches RoPE in a way that megatron-core does not have.",
+        "The weights are exact, but a training job places tokens otherwise than the release does.",
+        "Train within the original context length, or with code that has this kind of RoPE.",
+    ),
+    Row(
         "target/too-new", ("stop",),
         "megatron-core of that release builds this model with parameters that no release has.",
         "Nothing was written.",
