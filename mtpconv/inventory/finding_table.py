@@ -114,6 +114,12 @@ _ROWS = (
         "Add it to added_tokens of tokenizer.json as a special token.",
     ),
     Row(
+        "chat/mask-refused", ("error",),
+        "A row has no right loss mask, for the reason it gives.",
+        "The row is not in the output; a guessed mask would train the wrong tokens.",
+        "See the reason: other --kwargs, --on-mismatch expand, or other data.",
+    ),
+    Row(
         "chat/no-default", ("error",),
         "There are named template variants and no default one.",
         "apply_chat_template raises unless each call names a variant.",
@@ -132,6 +138,12 @@ _ROWS = (
         "pip install 'mtpconv[chat]'.",
     ),
     Row(
+        "chat/no-pyarrow", ("stop",),
+        "pyarrow is not installed.",
+        "An .arrow output cannot be written.",
+        "pip install pyarrow, or name the output .jsonl.",
+    ),
+    Row(
         "chat/no-sidecars", ("stop",),
         "The folder has no tokenizer files, and no hf_sidecar folder.",
         "There is nothing to check; a training job's own checkpoint has none.",
@@ -142,6 +154,12 @@ _ROWS = (
         "Nothing ends the last answer of a conversation.",
         "Training on it teaches no stop; only turns with a message behind them do.",
         "Append the stop token in training, or put a message behind the answer.",
+    ),
+    Row(
+        "chat/no-template", ("stop",),
+        "There is no default chat template.",
+        "Nothing can be rendered.",
+        "mtpconv chat check says which templates there are.",
     ),
     Row(
         "chat/no-tokenizer", ("warning", "stop"),
@@ -791,6 +809,12 @@ _ROWS = (
         "A file named by --report or --html has an unknown extension, or no folder to lie in.",
         "Nothing was read: reports are checked before the work begins.",
         "End it in .json, .xml, .html, .md or .txt, and make its folder first.",
+    ),
+    Row(
+        "output/unwritable", ("stop",),
+        "The output, or its partial file, cannot be written.",
+        "Nothing was written.",
+        "Name an output in a folder you may write to.",
     ),
     # --- sec ------------------------------------------------------------------------------------
     Row(
