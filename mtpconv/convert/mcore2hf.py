@@ -10,7 +10,7 @@ from mtpconv.convert.headers import read_header
 from mtpconv.convert.hf import HfLayout, is_hf, open_hf
 from mtpconv.convert.manifest import CARRIED_FILE, Like, like_hf, read_manifest, without
 from mtpconv.convert.mcore import ChunkReader, McoreCheckpoint, iteration_folder, open_mcore
-from mtpconv.convert.prepare import Prepared, mtp_summary, plan_findings, prepare, subject
+from mtpconv.convert.prepare import Prepared, drawn, mtp_summary, plan_findings, prepare, subject
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.publish import (
     publish,
@@ -297,6 +297,7 @@ def _refusal(planned: McorePlan) -> Report:
         plan_facts(planned),
         next_step,
         status_counts(planned.findings),
+        drawn(planned.prepared, planned.like.layout.tensors, planned.findings),
     )
 
 
@@ -320,4 +321,5 @@ def _report(planned: McorePlan, target: Path) -> Report:
         facts,
         "Serve it with MTP: vLLM --speculative-config, SGLang --speculative-algorithm NEXTN.",
         status_counts(planned.findings),
+        drawn(planned.prepared, planned.like.layout.tensors, planned.findings),
     )

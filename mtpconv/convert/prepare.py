@@ -1,6 +1,6 @@
 """What comes before any conversion: the family, its MTP layers, the rules and the plan."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -9,7 +9,9 @@ from typing import Any
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.values import Where, difference, same_bytes
 from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.groups import hf_group
 from mtpconv.inventory.mtp_findings import contradiction, copies
+from mtpconv.inventory.parts import drawn_groups
 from mtpconv.inventory.plan import Plan, plan_hf_to_mcore
 from mtpconv.mappings.config import flat
 from mtpconv.mappings.mtp import MtpCount
@@ -276,12 +278,20 @@ def _of_mtp(prepared: Prepared, plan: Plan, name: str) -> bool:
     return name.startswith(("mtp.", "language_model.mtp."))
 
 
+def drawn(
+    prepared: Prepared, tensors: Mapping[str, TensorSpec], findings: Iterable[Finding]
+) -> dict[str, Any]:
+    """A report's `extra` that shows HF `tensors` as an inventory with the findings marked."""
+    group = hf_group(prepared.family, prepared.request.config)
+    return {"inventory": {"groups": drawn_groups(tensors, group, findings)}}
+
+
 def subject(prepared: Prepared) -> str:
     """The model in a few words: architecture, decoder layers and MTP layers."""
     config = prepared.request.config
     architectures = config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
-    layers = config.get("num_hidden_layers")
+    layers = config.get("num_layers", config.get("num_hidden_layers"))
     mtp = prepared.request.mtp_layers
     return f"{name or prepared.family.model_type}  {layers} layers" + (
         f" + {mtp} MTP" if mtp else ""

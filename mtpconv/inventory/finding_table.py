@@ -531,12 +531,37 @@ _ROWS = (
         "A tensor could not be read.",
         "Check the disk or the network file system, then run again.",
     ),
+    # --- graft ----------------------------------------------------------------------------------
+    Row(
+        "graft/nothing", ("stop",),
+        "There is nothing to graft: the base has no MTP layers, or none is lacking.",
+        "Nothing was written.",
+        "Check both paths with `mtpconv inventory`.",
+    ),
+    Row(
+        "graft/other-model", ("stop",),
+        "The base is another model, or quantised in another way.",
+        "Its MTP layers would not fit.",
+        "Give the base that training began with.",
+    ),
+    Row(
+        "graft/shard-exists", ("stop",),
+        "The shard that a graft writes (mtp.safetensors) is there already.",
+        "Nothing was written.",
+        "Remove it or rename it, `mtpconv reindex`, and graft again.",
+    ),
     # --- index ----------------------------------------------------------------------------------
     Row(
         "index/corrupt", ("stop",),
         "model.safetensors.index.json is no safetensors index.",
         "No loader can find the shards.",
         "Fetch it again, or rebuild it: `mtpconv reindex HF_DIR`.",
+    ),
+    Row(
+        "index/dropped", ("warning",),
+        "The old index named a tensor that no shard holds; the rebuilt one does not.",
+        "The tensor is lost here.",
+        "Take it from the release.",
     ),
     Row(
         "index/duplicate", ("stop",),
@@ -866,6 +891,13 @@ _ROWS = (
         _NOTHING,
         "Nothing to do.",
     ),
+    # --- strip ----------------------------------------------------------------------------------
+    Row(
+        "strip/nothing", ("stop",),
+        "The checkpoint holds no MTP tensors.",
+        "Nothing was written.",
+        "Check the path.",
+    ),
     # --- target ---------------------------------------------------------------------------------
     Row(
         "target/needs-newer", ("warning",),
@@ -907,10 +939,22 @@ _ROWS = (
     ),
     # --- usage ----------------------------------------------------------------------------------
     Row(
+        "usage/graft", ("stop",),
+        "graft was not told what to graft.",
+        "Nothing was written.",
+        "Give --mtp.",
+    ),
+    Row(
         "usage/one-checkpoint", ("stop",),
         "The command needs a second checkpoint, or a base.",
         "Nothing was compared.",
         "Name it, or give --base DIR.",
+    ),
+    Row(
+        "usage/output", ("stop",),
+        "A repair was told neither or both of a new folder and --in-place.",
+        "Nothing was written.",
+        "Name a new folder, or give --in-place.",
     ),
     # --- vocab ----------------------------------------------------------------------------------
     Row(

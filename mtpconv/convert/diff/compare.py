@@ -32,8 +32,13 @@ def compare(
     found = by_header(a.tensors, b.tensors)
     found.headers_only = False
     gone, came = rename_candidates(found, a.tensors, b.tensors)
-    ours = digests(a, [*found.equal, *gone], caches[0], progress("reading A", a.nbytes), found)
-    theirs = digests(b, [*found.equal, *came], caches[1], progress("reading B", b.nbytes), found)
+    linked: list[str] = []
+    if not gone:
+        linked = [name for name in found.equal if _same_place(a, b, name, caches)]
+    known_equal = set(linked)
+    read = [name for name in found.equal if name not in known_equal]
+    ours = digests(a, [*read, *gone], caches[0], progress("reading A", a.nbytes), found)
+    theirs = digests(b, [*read, *came], caches[1], progress("reading B", b.nbytes), found)
     same = [name for name in found.equal if name in ours and name in theirs]
     known = Counter(digests[name] for digests in (ours, theirs) for name in same)
     missing = {name: ours[name] for name in gone if name in ours}
@@ -43,7 +48,7 @@ def compare(
         for name, other in renames(missing, extra, known).items()
         if a.tensors[name] == b.tensors[other]
     }
-    found.equal = [name for name in same if ours[name] == theirs[name]]
+    found.equal = [*linked, *(name for name in same if ours[name] == theirs[name])]
     changed = [name for name in same if ours[name] != theirs[name]]
     if values:
         moved = moved_tensors(changed, ours, theirs, a)
@@ -51,6 +56,12 @@ def compare(
     else:
         found.changed = {name: Apart() for name in changed}
     return found, ours, theirs
+
+
+def _same_place(a: Side, b: Side, name: str, caches: tuple[Cache, Cache]) -> bool:
+    """Whether both are the very same bytes of the very same files, as hard links are."""
+    key = caches[0].key(a.parts(name))
+    return bool(key) and key == caches[1].key(b.parts(name))
 
 
 def digests(
