@@ -345,7 +345,7 @@ def _checks(found: Sequence[ChatFinding]) -> Iterator[Check]:
     for group, words in _GROUPS.items():
         prefixes = tuple(word if "/" in word else f"chat/{word}" for word in words.split())
         failed = any(id.startswith(prefixes) for id in bad)
-        yield Check(f"chat/{group}", "fail" if failed else "pass")
+        yield Check(group, "fail" if failed else "pass")
 
 
 def _next_step(found: Sequence[ChatFinding]) -> str:

@@ -354,7 +354,7 @@ def _report(folder: Path, out: Path, done: Progress, resumed: int) -> Report:
         if done.refused
         else f"{done.rows:,} rows, every answer trained to its stop token",
         findings=tuple(findings),
-        checks=(Check("chat/mask", "fail" if done.refused else "pass"),),
+        checks=(Check("mask", "fail" if done.refused else "pass"),),
         facts=tuple(facts),
         next_step="Next: mtpconv chat show CKPT --data FILE --row N shows a row as it is trained."
         if done.refused

@@ -48,7 +48,7 @@ def scan_report(folder: Path, data: Path) -> Report:
         subject=folder.name,
         reason=reason,
         findings=findings,
-        checks=(Check("chat/content", "fail" if special else "pass"),),
+        checks=(Check("content", "fail" if special else "pass"),),
         facts=tuple(facts),
         next_step=_NEXT if total else "",
         extra={"scan": {"rows": scan.rows, "bytes": scan.nbytes, "counts": scan.counts}},
