@@ -309,7 +309,7 @@ def subject(prepared: Prepared) -> str:
     config = prepared.request.config
     architectures = config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
-    layers = config.get("num_hidden_layers")
+    layers = config.get("num_layers", config.get("num_hidden_layers"))
     mtp = prepared.request.mtp_layers
     return f"{name or prepared.family.model_type}  {layers} layers" + (
         f" + {mtp} MTP" if mtp else ""

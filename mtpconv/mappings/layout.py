@@ -14,7 +14,7 @@ from itertools import product
 from mtpconv.errors import Contradiction, FormatError
 from mtpconv.mappings.spec import Shape, TensorSpec, rows
 
-EXPERTS = "mlp.experts.experts."
+EXPERTS = ".experts.experts."
 DECODER = "decoder.layers."
 
 
@@ -102,10 +102,10 @@ def _members(key: str, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     if parts[:2] == ["decoder", "layers"] and len(parts) > 2 and not parts[2].isdecimal():
         parts.insert(2, "")
         axes.append(2)
-    for at in range(len(parts) - 3):
-        if parts[at : at + 3] == ["mlp", "experts", "experts"] and not parts[at + 3].isdecimal():
-            parts.insert(at + 3, "")
-            axes.append(at + 3)
+    for at in range(len(parts) - 2):
+        if parts[at : at + 2] == ["experts", "experts"] and not parts[at + 2].isdecimal():
+            parts.insert(at + 2, "")
+            axes.append(at + 2)
             break
     if len(axes) >= len(shape) + 1 or not axes:
         yield ".".join(parts), ()
@@ -158,7 +158,7 @@ def oldest_release(names: Iterable[str]) -> tuple[int, int]:
     return (0, 19) if any(name.endswith(dsa) for name in names) else (0, 16)
 
 
-_NO_EXTRA_STATE = ("embedding.word_embeddings", "output_layer", "mlp.router", "mlp.shared_experts")
+_NO_EXTRA_STATE = ("embedding.word_embeddings", "output_layer", ".router", "mlp.shared_experts")
 
 
 def extra_states(names: Iterable[str], *, stacked: bool) -> dict[str, Shape]:
