@@ -316,6 +316,14 @@ _ROWS = (
         "Correct the key; the release's own config.json shows what belongs there.",
     ),
     Row(
+        "config/contradiction", ("error",),
+        "A key of config.json fixes a size, and the tensors, or Megatron's own arguments, have "
+        "another.",
+        "Whoever loads by the config builds another model than the one that is stored.",
+        "Take config.json from the release the weights began with; if the key was changed on "
+        "purpose, the tensors must follow.",
+    ),
+    Row(
         "config/corrupt", ("stop",),
         "config.json is not a JSON object.",
         "No program can load the checkpoint.",
@@ -342,7 +350,7 @@ _ROWS = (
         "Add the key with the release's value.",
     ),
     Row(
-        "config/rope-schema", ("stop",),
+        "config/rope-schema", ("error",),
         "rope_theta/rope_scaling and rope_parameters are both there and contradict each other.",
         "Which one is used depends on the version of transformers: one side trains, the other "
         "serves another model.",
@@ -749,7 +757,7 @@ _ROWS = (
         "Nothing to do: both are read.",
     ),
     Row(
-        "mtp/alias-conflict", ("stop",),
+        "mtp/alias-conflict", ("error",),
         "An MTP tensor is stored under both of its names.",
         "Which one is the trained one is unclear.",
         "Remove the stale one.",
@@ -932,10 +940,22 @@ _ROWS = (
     ),
     # --- tie ------------------------------------------------------------------------------------
     Row(
+        "tie/alias", ("info",),
+        "A tied head is stored under a name of its own too.",
+        _NOTHING,
+        "Nothing to do: it is compared bit for bit, and both names come back.",
+    ),
+    Row(
         "tie/contradiction", ("error",),
         "tie_word_embeddings and the stored head contradict each other.",
         "Half of the programs use the head, half the embedding: two different models.",
         "Set the flag that the weights speak for, or remove the head.",
+    ),
+    Row(
+        "tie/omitted", ("info",),
+        "The head is tied to the embedding and not stored.",
+        _NOTHING,
+        "Nothing to do: none comes back.",
     ),
     # --- usage ----------------------------------------------------------------------------------
     Row(
