@@ -84,7 +84,25 @@ def prepare(
         else:
             findings += contradiction(count, family.mtp.key, side)
             findings += copies(family.mtp.prefixes(config, count.stored), observed)
+    findings += ties(rows)
+    family.megatron_args(config, mtp_layers)  # a contradiction must show before anything is written
     return Prepared(family, count, request, rows, frozenset(dropped), changes, tuple(findings))
+
+
+def ties(rows: Iterable[Row]) -> Iterator[Finding]:
+    """How a model without a head of its own stores it: not at all, or as a copy."""
+    rules = [row for row in rows if isinstance(row, Rule)]
+    if any("output_layer.weight" in rule.mcore for rule in rules):
+        return
+    for rule in rules:
+        if rule.mcore != ("embedding.word_embeddings.weight",):
+            continue
+        if HEAD in rule.copies:
+            message = f"{HEAD} is stored under a name of its own, a copy of {rule.hf[0]} by the tie"
+            yield Finding("tie/alias", "info", message, name=HEAD, counterpart=rule.hf[0])
+        else:
+            message = f"the head is tied to {rule.hf[0]}; none is stored, and none comes back"
+            yield Finding("tie/omitted", "info", message, name=HEAD)
 
 
 def runnable(family: Family, mcore: tuple[int, int]) -> Iterator[Finding]:
@@ -296,7 +314,7 @@ def _of_mtp(prepared: Prepared, plan: Plan, name: str) -> bool:
     mtp = prepared.family.mtp
     if plan.direction == "hf -> mcore" and mtp is not None:
         return mtp.depth(prepared.request.config, name) is not None
-    return name.startswith(("mtp.", "language_model.mtp."))
+    return ".mtp." in f".{name}"
 
 
 def drawn(
