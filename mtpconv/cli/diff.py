@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtpconv.cli.app import app
-from mtpconv.cli.common import Debug, Format, Output, Strict, run
+from mtpconv.cli.common import Debug, Format, Html, Output, Reports, Strict, run
 
 if TYPE_CHECKING:
     from mtpconv.inventory.report import Report
@@ -40,6 +40,8 @@ def diff(
     ] = False,
     strict: Strict = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
     """Two checkpoints, HF or Megatron in any mix, tensor by tensor and byte by byte."""
@@ -51,4 +53,4 @@ def diff(
         with shown() as progress:
             return compare_checkpoints(a, b, Diff(headers_only, base, like), progress)
 
-    run("diff", work, output, strict=strict, debug=debug)
+    run("diff", work, output, strict=strict, debug=debug, reports=reports, html=html)

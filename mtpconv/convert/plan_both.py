@@ -11,6 +11,7 @@ from mtpconv.convert.parts import largest_matrix
 from mtpconv.convert.prepare import (
     HfPlan,
     Way,
+    drawn,
     mtp_summary,
     plan_findings,
     plan_hf,
@@ -106,6 +107,7 @@ def plan_report(both: BothPlans) -> Report:
         tuple(facts),
         "" if found else "Headers only: shared copies and bytes are checked by the conversion.",
         status_counts(both.findings),
+        drawn(both.there.prepared, both.there.hf.tensors, both.findings),
         document=_document(both),
     )
 

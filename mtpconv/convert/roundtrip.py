@@ -25,7 +25,7 @@ from mtpconv.convert.hf2mcore import plan_facts as hf_facts
 from mtpconv.convert.mcore2hf import McorePlan, hf_files, plan_mcore
 from mtpconv.convert.mcore2hf import plan_facts as mcore_facts
 from mtpconv.convert.memory import in_memory
-from mtpconv.convert.prepare import HfPlan, Way, plan_hf, subject
+from mtpconv.convert.prepare import HfPlan, Way, drawn, plan_hf, subject
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.publish import publish, require_apart, require_free, require_room, staging
 from mtpconv.convert.write_hf import write_sidecars
@@ -195,7 +195,8 @@ def _report(
         tuple(facts),
         step,
         status_counts(found) | {"equal": comparison.compared - _changed(found)},
-        {"plans": {"hf_to_mcore": _counts(planned), "mcore_to_hf": _back_counts(back)}},
+        drawn(planned.prepared, planned.hf.tensors, found)
+        | {"plans": {"hf_to_mcore": _counts(planned), "mcore_to_hf": _back_counts(back)}},
     )
 
 
@@ -239,4 +240,5 @@ def _in_memory_report(planned: HfPlan, progress: Progress) -> Report:
         (*hf_facts(planned), ("mtp", mtp_text(planned, planned.prepared.request.mtp_layers))),
         "No file was written, so the torch_dist format itself is not proven: roundtrip --check is.",
         status_counts(found) | {"equal": comparison.compared - len(lost)},
+        drawn(planned.prepared, planned.hf.tensors, found),
     )

@@ -8,6 +8,7 @@ from mtpconv.convert.mcore import is_mcore, open_mcore
 from mtpconv.errors import FormatError
 from mtpconv.inventory.groups import grouped, hf_group, mcore_group
 from mtpconv.inventory.inventory import Inventory
+from mtpconv.inventory.parts import drawn_groups
 from mtpconv.mappings.config import flat
 from mtpconv.mappings.registry import FAMILIES
 
@@ -43,16 +44,18 @@ def _hf(path: Path) -> Inventory:
     if family is not None:
         count = family.count_mtp(hf.config, hf.tensors)
         declared, stored = count.declared, count.stored
+    group = hf_group(family, flat(hf.config))
     return Inventory(
         str(path),
         "hf",
         model_type if isinstance(model_type, str) else None,
         hf.tensors,
-        grouped(hf.tensors, hf_group(family, flat(hf.config))),
+        grouped(hf.tensors, group),
         declared,
         stored,
         tuple(f"{finding.severity}: {finding.message}" for finding in hf.findings),
         findings=hf.findings,
+        drawn=tuple(drawn_groups(hf.tensors, group, hf.findings)),
     )
 
 
@@ -75,4 +78,5 @@ def _mcore(path: Path) -> Inventory:
         stored,
         (f"{len(checkpoint.places):,} logical tensors (one per layer and expert)",),
         checkpoint.skipped,
+        drawn=tuple(drawn_groups(checkpoint.tensors, mcore_group, ())),
     )

@@ -114,6 +114,12 @@ _ROWS = (
         "Add it to added_tokens of tokenizer.json as a special token.",
     ),
     Row(
+        "chat/mask-refused", ("error",),
+        "A row has no right loss mask, for the reason it gives.",
+        "The row is not in the output; a guessed mask would train the wrong tokens.",
+        "See the reason: other --kwargs, --on-mismatch expand, or other data.",
+    ),
+    Row(
         "chat/no-default", ("error",),
         "There are named template variants and no default one.",
         "apply_chat_template raises unless each call names a variant.",
@@ -132,6 +138,12 @@ _ROWS = (
         "pip install 'mtpconv[chat]'.",
     ),
     Row(
+        "chat/no-pyarrow", ("stop",),
+        "pyarrow is not installed.",
+        "An .arrow output cannot be written.",
+        "pip install pyarrow, or name the output .jsonl.",
+    ),
+    Row(
         "chat/no-sidecars", ("stop",),
         "The folder has no tokenizer files, and no hf_sidecar folder.",
         "There is nothing to check; a training job's own checkpoint has none.",
@@ -142,6 +154,12 @@ _ROWS = (
         "Nothing ends the last answer of a conversation.",
         "Training on it teaches no stop; only turns with a message behind them do.",
         "Append the stop token in training, or put a message behind the answer.",
+    ),
+    Row(
+        "chat/no-template", ("stop",),
+        "There is no default chat template.",
+        "Nothing can be rendered.",
+        "mtpconv chat check says which templates there are.",
     ),
     Row(
         "chat/no-tokenizer", ("warning", "stop"),
@@ -298,6 +316,14 @@ _ROWS = (
         "Correct the key; the release's own config.json shows what belongs there.",
     ),
     Row(
+        "config/contradiction", ("error",),
+        "A key of config.json fixes a size, and the tensors, or Megatron's own arguments, have "
+        "another.",
+        "Whoever loads by the config builds another model than the one that is stored.",
+        "Take config.json from the release the weights began with; if the key was changed on "
+        "purpose, the tensors must follow.",
+    ),
+    Row(
         "config/corrupt", ("stop",),
         "config.json is not a JSON object.",
         "No program can load the checkpoint.",
@@ -324,7 +350,7 @@ _ROWS = (
         "Add the key with the release's value.",
     ),
     Row(
-        "config/rope-schema", ("stop",),
+        "config/rope-schema", ("error",),
         "rope_theta/rope_scaling and rope_parameters are both there and contradict each other.",
         "Which one is used depends on the version of transformers: one side trains, the other "
         "serves another model.",
@@ -731,7 +757,7 @@ _ROWS = (
         "Nothing to do: both are read.",
     ),
     Row(
-        "mtp/alias-conflict", ("stop",),
+        "mtp/alias-conflict", ("error",),
         "An MTP tensor is stored under both of its names.",
         "Which one is the trained one is unclear.",
         "Remove the stale one.",
@@ -907,6 +933,11 @@ _ROWS = (
         "transformers has no causal LM for this model_type.",
         "There is nothing to compare with.",
         "Install a transformers that has it; roundtrip --check proves the bytes all the same.",
+    Row(
+        "output/unwritable", ("stop",),
+        "The output, or its partial file, cannot be written.",
+        "Nothing was written.",
+        "Name an output in a folder you may write to.",
     ),
     # --- sec ------------------------------------------------------------------------------------
     Row(
@@ -986,6 +1017,12 @@ _ROWS = (
         "Set the job up as the message says.",
     ),
     Row(
+        "target/rope", ("warning",),
+        "The config stretches RoPE in a way that megatron-core does not have.",
+        "The weights are exact, but a training job places tokens otherwise than the release does.",
+        "Train within the original context length, or with code that has this kind of RoPE.",
+    ),
+    Row(
         "target/too-new", ("stop",),
         "megatron-core of that release builds this model with parameters that no release has.",
         "Nothing was written.",
@@ -999,10 +1036,22 @@ _ROWS = (
     ),
     # --- tie ------------------------------------------------------------------------------------
     Row(
+        "tie/alias", ("info",),
+        "A tied head is stored under a name of its own too.",
+        _NOTHING,
+        "Nothing to do: it is compared bit for bit, and both names come back.",
+    ),
+    Row(
         "tie/contradiction", ("error",),
         "tie_word_embeddings and the stored head contradict each other.",
         "Half of the programs use the head, half the embedding: two different models.",
         "Set the flag that the weights speak for, or remove the head.",
+    ),
+    Row(
+        "tie/omitted", ("info",),
+        "The head is tied to the embedding and not stored.",
+        _NOTHING,
+        "Nothing to do: none comes back.",
     ),
     # --- usage ----------------------------------------------------------------------------------
     Row(

@@ -9,14 +9,17 @@ from mtpconv.mappings.families import (
     bailing_moe_v2,
     deepseek_v2,
     deepseek_v3,
+    ernie4_5_moe,
     exaone_moe,
     gemma,
     glm4,
     glm4_moe,
     glm4_moe_lite,
     glm_moe_dsa,
+    gpt_oss,
     hy_v3,
     llama,
+    longcat_flash,
     mimo,
     mimo_v2,
     minimax_m2,
@@ -28,6 +31,7 @@ from mtpconv.mappings.families import (
     qwen3_5,
     qwen3_moe,
     qwen3_next,
+    step3p5,
 )
 from mtpconv.mappings.megatron_args import Args, mtp_args
 from mtpconv.mappings.mtp import (
@@ -113,6 +117,8 @@ class Family:
 _QWEN = Mtp("num_nextn_predict_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth, "silent")
 _QWEN_VL = Mtp("text_config.mtp_num_hidden_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth)
 _TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_depth)
+
+_STEP_VL = Mtp("text_config.num_nextn_predict_layers", trailing_prefixes, trailing_depth)
 
 _UNSHIPPED = Mtp("num_mtp_modules", trailing_prefixes, trailing_depth, "unshipped")
 """MiniMax counts modules of its training; where a release would store one is not known."""
@@ -206,6 +212,7 @@ FAMILIES: dict[str, Family] = {
             "deepseek_v2", "DeepSeek-V2, V2.5, V2-Lite", deepseek_v2.rules, deepseek_v2.args,
             moe=True,
         ),
+        Family("gpt_oss", "gpt-oss 20B, 120B (bf16)", gpt_oss.rules, gpt_oss.args, moe=True),
         Family("olmoe", "OLMoE", olmoe.rules, olmoe.args, moe=True, gap=_WIDE_NORMS),
         Family(
             "minimax_m2", "MiniMax-M2 to M2.7 (bf16)", minimax_m2.rules, minimax_m2.args,
@@ -230,6 +237,27 @@ FAMILIES: dict[str, Family] = {
         Family(
             "bailing_moe_v2", "Ling 2.0, Ring 2.0", bailing_moe_v2.rules, bailing_moe_v2.args,
             moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "ernie4_5_moe", "ERNIE 4.5 21B, 300B", ernie4_5_moe.rules, ernie4_5_moe.args,
+            moe=True, mtp=_numbered(ernie4_5_moe.MTP_HEADS),
+            gap=ernie4_5_moe.GAP, note=ernie4_5_moe.NOTE,
+        ),
+        Family(
+            "longcat_flash", "LongCat-Flash (bf16)", longcat_flash.rules, longcat_flash.args,
+            moe=True, gap=longcat_flash.GAP,
+            mtp=Mtp(
+                "num_nextn_predict_layers", longcat_flash.mtp_prefixes, longcat_flash.mtp_depth,
+                "silent",
+            ),
+        ),
+        Family(
+            "step3p5", "Step-3.5-Flash", step3p5.rules, step3p5.args,
+            moe=True, mtp=_TRAILING, gap=step3p5.GAP, note=step3p5.NOTE,
+        ),
+        Family(
+            "step3p7", "Step-3.7-Flash (language model)", step3p5.rules, step3p5.args,
+            moe=True, mtp=_STEP_VL, gap=step3p5.GAP, note=step3p5.NOTE,
         ),
         Family("hy_v3", "HY-V3 (Hy3)", hy_v3.rules, hy_v3.args, moe=True, mtp=_TRAILING),
         Family(

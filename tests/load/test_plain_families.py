@@ -29,6 +29,8 @@ MODELS: list[tuple[str, str, dict[str, object]]] = [
     ("gemma2", "stacked", {"tied": True}),
     ("gemma3_text", "per-layer", {"tied": True}),
     ("glm4", "stacked", {}),
+    ("gpt_oss", "per-layer", {}),
+    ("gpt_oss", "stacked", {}),
 ]
 
 

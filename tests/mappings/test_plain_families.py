@@ -76,6 +76,20 @@ ARGS: list[tuple[str, dict[str, object], dict[str, object]]] = [
         },
         {"rotary_base": 5e5, "window_attn_skip_freq": [0, 1, 1, 1]},
     ),
+    (
+        "gpt_oss",
+        {},
+        {
+            "softmax_type": "learnable",
+            "window_size": (5, 0),
+            "window_attn_skip_freq": [1, 0, 1, 0],
+            "position_embedding_type": "yarn",
+            "yarn_rotary_scaling_factor": 32.0,
+            "yarn_correction_range_round_to_int": False,
+            "moe_router_pre_softmax": False,
+            "add_bias_linear": True,
+        },
+    ),
     ("glm4", {}, {"rotary_interleaved": True, "rotary_percent": 0.5, "add_qkv_bias": True}),
 ]
 
