@@ -843,6 +843,12 @@ _ROWS = (
         "Nothing was read: reports are checked before the work begins.",
         "End it in .json, .xml, .html, .md or .txt, and make its folder first.",
     ),
+    Row(
+        "output/unwritable", ("stop",),
+        "The output, or its partial file, cannot be written.",
+        "Nothing was written.",
+        "Name an output in a folder you may write to.",
+    ),
     # --- parity -----------------------------------------------------------------------------------
     Row(
         "parity/head", ("error",),
@@ -933,11 +939,6 @@ _ROWS = (
         "transformers has no causal LM for this model_type.",
         "There is nothing to compare with.",
         "Install a transformers that has it; roundtrip --check proves the bytes all the same.",
-    Row(
-        "output/unwritable", ("stop",),
-        "The output, or its partial file, cannot be written.",
-        "Nothing was written.",
-        "Name an output in a folder you may write to.",
     ),
     # --- sec ------------------------------------------------------------------------------------
     Row(
