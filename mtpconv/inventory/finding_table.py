@@ -851,6 +851,12 @@ _ROWS = (
     ),
     # --- parity -----------------------------------------------------------------------------------
     Row(
+        "parity/experts-unreached", ("warning",),
+        "Some experts got no token from the texts that were run.",
+        "A fault in one of those experts would not show in the forward.",
+        "Give more and other text with --data; random tokens reach most.",
+    ),
+    Row(
         "parity/head", ("error",),
         "Both sides get the same hidden states, and the output head makes other logits of them.",
         "Every next-token probability is off.",

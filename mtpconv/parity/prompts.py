@@ -11,6 +11,8 @@ from mtpconv.errors import ConfigError, FormatError
 
 SEQUENCES = 4
 LENGTH = 64
+SHORTEST = 16
+"""Fewer tokens, or fewer different ones, than this exercise neither attention nor experts."""
 SEED = 20_260_101
 
 TEXTS = Path(__file__).with_name("texts.txt")
@@ -28,31 +30,27 @@ class Prompts:
 def prompts(folder: Path, vocab: int, data: Path | None, *, length: int | None) -> Prompts:
     """Ids to run: from `data` (text, or JSON lines with `text` or `input_ids`), else our own.
 
-    Every sequence has the same length, so nothing is padded. Without a tokenizer beside the
-    weights the ids are random (fixed seed) and the source says so.
+    Ours are a few texts, where the folder has a tokenizer that tells their words apart, and random
+    tokens (fixed seed), which reach experts that texts do not. Every sequence has the same length,
+    so nothing is padded. Raises ConfigError or FormatError for what cannot be turned into tokens.
     """
+    size = length or LENGTH
     tokenizer = folder / "tokenizer.json"
     if data is not None:
         ids = _from_file(data, tokenizer, vocab)
-        source = data.name
-    elif tokenizer.is_file():
-        ids = _encode(tokenizer, TEXTS.read_text(encoding="utf-8"))
-        source = "built-in texts"
-        if len(ids) < SEQUENCES * 8 or max(ids) >= vocab:
-            ids, source = [], ""
-    else:
-        ids, source = [], ""
-    if not ids:
-        seeded = torch.Generator().manual_seed(SEED)
-        size = length or LENGTH
-        random = torch.randint(0, vocab, (SEQUENCES, size), generator=seeded)
+        size = min(size, len(ids))
+        if size < SHORTEST:
+            raise ConfigError("parity/prompts", f"{data}: {len(ids)} tokens are too few to compare")
+        rows = len(ids) // size
+        return Prompts(torch.tensor(ids[: rows * size]).view(rows, size), data.name)
+    seeded = torch.Generator().manual_seed(SEED)
+    random = torch.randint(0, vocab, (SEQUENCES, size), generator=seeded)
+    ids = _encode(tokenizer, TEXTS.read_text(encoding="utf-8")) if tokenizer.is_file() else []
+    rows = min(SEQUENCES, len(ids) // size)
+    if rows == 0 or max(ids) >= vocab or len(set(ids)) < SHORTEST:
         return Prompts(random, "random tokens")
-    size = min(length or LENGTH, max(8, len(ids) // (1 if data else SEQUENCES)))
-    rows = max(1, len(ids) // size)
-    rows = rows if data else min(rows, SEQUENCES)
-    if len(ids) < size:
-        raise ConfigError("parity/prompts", f"{source}: {len(ids)} tokens, {size} are wanted")
-    return Prompts(torch.tensor(ids[: rows * size]).view(rows, size), source)
+    texts = torch.tensor(ids[: rows * size]).view(rows, size)
+    return Prompts(torch.cat([texts, random]), "half built-in texts, half random tokens")
 
 
 def _from_file(data: Path, tokenizer: Path, vocab: int) -> list[int]:

@@ -18,6 +18,7 @@ def parity_report(source: Path, found: Outcome) -> Report:
     findings = [*_departures(found), *_head_findings(found, heads)]
     if not findings and found.mtp_layers == 0:
         findings.append(Finding("parity/no-mtp", "info", "the model has no MTP layer that was run"))
+    findings += _unreached(found)
     first = next((f for f in findings if f.severity == "error"), None)
     mtp = f" + {found.mtp_layers} MTP" if found.mtp_layers else ""
     layers = found.config["num_hidden_layers"]
@@ -90,6 +91,24 @@ def _head_findings(found: Outcome, heads: dict[str, Verdict]) -> list[Finding]:
     return findings
 
 
+def _unreached(found: Outcome) -> list[Finding]:
+    """Experts that no token was sent to: they have not been compared."""
+    missed = {
+        p.name: p.experts[1] - p.experts[0]
+        for p in found.parts.values()
+        if p.experts and p.experts[0] < p.experts[1]
+    }
+    if not missed:
+        return []
+    where = max(missed, key=lambda name: missed[name])
+    message = (
+        f"{sum(missed.values()):,} experts in {len(missed)} layers got no token, so they were not"
+        f" compared (most in {where}: {missed[where]})"
+    )
+    hint = "give more and other text with --data"
+    return [Finding("parity/experts-unreached", "warning", message, hint=hint)]
+
+
 def _checks(found: Outcome, heads: dict[str, Verdict]) -> list[Check]:
     trunk = [p for p in found.parts.values() if not p.name.startswith("mtp ")]
     checks = [_check("trunk", all(p.same.same for p in trunk))]
@@ -123,6 +142,10 @@ def _facts(found: Outcome) -> list[tuple[str, str]]:
         facts.append(
             ("layers", f"{agree} of {len(trunk)} agree; {worst.name} least, {_part(worst)}")
         )
+    experts = [p.experts for p in found.parts.values() if p.experts]
+    if experts:
+        reached, there = (sum(side) for side in zip(*experts, strict=True))
+        facts.append(("experts", f"{reached:,} of {there:,} got tokens"))
     facts += [(p.name, _part(p)) for p in _shown(found)]
     facts += [(f"{name} logits", _head(h)) for name, h in found.heads.items()]
     return facts
@@ -189,6 +212,7 @@ def _numbers(found: Outcome, heads: dict[str, Verdict]) -> dict[str, Any]:
             **p.drift.as_dict(),
             "own": p.own.as_dict(),
             "noise": p.noise.as_dict() if p.noise else None,
+            "experts": p.experts,
         }
 
     def head(name: str) -> dict[str, Any]:
