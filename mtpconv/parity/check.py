@@ -39,15 +39,17 @@ class Parity:
 class Outcome:
     """What a check found: parts in the model's order, heads (`main`, `mtp 0`, ...), and the how.
 
-    `heads` compares logits of a whole forward, `head_own` the heads on the same states; both are
-    None where part of the trunk was left out.
+    `heads` compares logits of a whole forward (`main` only where no layer was left out), with
+    transformers' own rounding in `head_noise` where that is not float32; `head_own` compares the
+    heads on the same states.
     """
 
     family: Family
     config: dict[str, Any]
     parts: dict[str, Part]
     heads: dict[str, HeadNumbers]
-    head_own: HeadNumbers | None
+    head_noise: dict[str, HeadNumbers]
+    head_own: HeadNumbers
     prompts: Prompts
     device: str
     dtype: str
@@ -151,6 +153,7 @@ def _compare(
                 model, fill, tokens.ids, there.states, exact=exact, tick=advance
             )
             heads: dict[str, HeadNumbers] = {}
+            noise: dict[str, HeadNumbers] = {}
             with (
                 hf_side.head(there.shell, hf, device, dtype) as ours,
                 mcore_side.head(model, fill) as theirs,
@@ -162,13 +165,18 @@ def _compare(
                     if name == "final norm" and not selection.whole:
                         continue
                     seen = slice(0, tokens.ids.shape[1] - mtp_lead(name))
-                    heads["main" if name == "final norm" else name] = compare_logits(
-                        there.states[name].output[:, seen], output[:, seen], ours, theirs, vocab
-                    )
+                    state = there.states[name]
+                    label = "main" if name == "final norm" else name
+                    true = state.reference[:, seen]
+                    heads[label] = compare_logits(true, output[:, seen], ours, theirs, vocab)
+                    if not exact:
+                        noise[label] = compare_logits(
+                            true, state.output[:, seen], ours, ours, vocab
+                        )
     finally:
         reader.close()
     return Outcome(
-        family, config, parts, heads, own, tokens, device, str(dtype).removeprefix("torch."),
+        family, config, parts, heads, noise, own, tokens, device, str(dtype).removeprefix("torch."),
         selection.whole, mtp_layers, mcore_model.use_stand_in(device),
     )  # fmt: skip
 

@@ -20,14 +20,21 @@ from mtpconv.parity.stream import Call, passed_by
 class State:
     """What went into a part and came out, `[B, S, H]` each, on the CPU.
 
-    `truth` is what it gives in float32 and `noise` how far `output` is from that; both None where
-    the output is float32 already. The embedding takes tokens: its `input` is None.
+    The embedding takes tokens: its `input` is None. Where a pass is not in float32, `truth` is what
+    the part gives in float32 on the same states, `noise` how far `output` is from that, and `whole`
+    what it gives in a forward that is float32 from the embedding on.
     """
 
     input: Tensor | None
     output: Tensor
     truth: Tensor | None = None
     noise: StateNumbers | None = None
+    whole: Tensor | None = None
+
+    @property
+    def reference(self) -> Tensor:
+        """What a whole forward should give, as exactly as it is known."""
+        return self.output if self.whole is None else self.whole
 
 
 @dataclass(slots=True)
@@ -63,7 +70,8 @@ def run_hf(
     def record(name: str, call: Call) -> None:
         tick(call.nbytes)
         if name not in done.states:  # the embedding runs again for each MTP layer
-            done.states[name] = _state(call, exact)
+            before = next(reversed(done.states.values()), None)
+            done.states[name] = _state(call, before, exact)
 
     kept = {name: part for name, part in parts.items() if name not in skipped}
     with (
@@ -72,33 +80,38 @@ def run_hf(
         streaming(shell, kept, hf, record, device, dtype),
     ):
         body(shell)(input_ids=ids.to(device), use_cache=False)
-        previous = done.states["final norm"].output
+        last = done.states["final norm"]
         for depth in range(mtp_layers if selection.mtp else 0):
             embedded = shell.get_input_embeddings()(shifted(ids, depth + 1).to(device))
             layer = build_mtp_layer(hf, config, depth, device, dtype)
             tick(sum(p.nbytes for p in layer.shell.parameters() if not p.is_meta))
-            before = previous
-            previous = layer(embedded, before.to(device)).cpu()
-            state = State(before, previous)
+            output = layer(embedded, last.output.to(device)).cpu()
+            state = State(last.output, output)
             if not exact:
-                truth = layer.widened()(embedded.float(), before.to(device).float()).cpu()
+                wide, embedded = layer.widened(), embedded.float()
+                truth = wide(embedded, last.output.to(device).float()).cpu()
+                whole = wide(embedded, last.reference.to(device)).cpu()
                 seen = slice(0, ids.shape[1] - depth - 1)
-                noise = compare_states(truth[:, seen], previous[:, seen])
-                state = State(before, previous, truth, noise)
-            done.states[f"mtp {depth}"] = state
+                noise = compare_states(truth[:, seen], output[:, seen])
+                state = State(last.output, output, truth, noise, whole)
+            done.states[f"mtp {depth}"] = last = state
     return done
 
 
-def _state(call: Call, exact: bool) -> State:
+def _state(call: Call, before: State | None, exact: bool) -> State:
     hidden = None if call.hidden is None else call.hidden.cpu()
     output = call.output.cpu()
-    if exact or hidden is None:
+    if exact:
         return State(hidden, output)
+    if hidden is None or before is None:
+        return State(hidden, output, whole=output.float())
     # The part is emptied right after this, so it can be widened in place.
     part = call.part.float()
     wide = Call(part, tree_map(_widen, call.args), tree_map(_widen, call.kwargs), call.output)
-    truth = wide.again(hidden.to(call.output.device).float()).cpu()
-    return State(hidden, output, truth, compare_states(truth, output))
+    device = call.output.device
+    truth = wide.again(hidden.to(device).float()).cpu()
+    whole = wide.again(before.reference.to(device)).cpu()
+    return State(hidden, output, truth, compare_states(truth, output), whole)
 
 
 def _widen(value: object) -> object:

@@ -61,7 +61,7 @@ def run_mcore(
             alone = call.again(given).transpose(0, 1).cpu()
         # Behind the last tokens nothing follows: an MTP layer says nothing there.
         seen = slice(0, ids.shape[1] - mtp_lead(name))
-        drift = compare_states(state.output[:, seen], output[:, seen])
+        drift = compare_states(state.reference[:, seen], output[:, seen])
         truth = state.output if state.truth is None else state.truth
         own = compare_states(truth[:, seen], alone[:, seen])
         verdict = own_verdict(own, state.noise, exact=exact)

@@ -25,6 +25,8 @@ class Fault:
     family: str
     place: str
     plant: Plant
+    base: Plant | None = None
+    """What both sides have, where the fault needs more than the fixture gives."""
 
 
 def swap(first: str, second: str) -> Plant:
@@ -127,14 +129,14 @@ def dead_shared_experts(layer: str) -> Plant:
     return plant
 
 
-def round_bias(name: str) -> Plant:
-    """A float32 router bias as a cast to bfloat16 leaves it: close values fall together."""
+def released_bias(name: str) -> Plant:
+    """A router bias as releases have it: float32 values close together, far from zero."""
+    return change(name, lambda bias: 7.0 + bias / 64)
 
-    def plant(tensors: Tensors, config: Config) -> None:
-        # As released biases do, all lie close together, far from zero.
-        tensors[name] = (7.0 + tensors[name] / 64).bfloat16().float()
 
-    return plant
+def to_bf16_and_back(bias: Tensor) -> Tensor:
+    """What a cast leaves of it: close values fall together."""
+    return bias.bfloat16().float()
 
 
 L = "model.layers"
@@ -188,7 +190,8 @@ FAULTS = (
         "MTP router bias rounded to bf16",
         V3,
         "mtp 0",
-        round_bias(f"{L}.4.mlp.gate.e_score_correction_bias"),
+        change(f"{L}.4.mlp.gate.e_score_correction_bias", to_bf16_and_back),
+        released_bias(f"{L}.4.mlp.gate.e_score_correction_bias"),
     ),
     Fault(
         "two experts exchanged",

@@ -15,11 +15,22 @@ INDEXER = {"index_head_dim": 32, "index_n_heads": 16, "indexer_rope_interleave":
 
 
 def write_sides(
-    folder: Path, family: str, *, mtp: int, plant: Plant | None = None, **keys: object
+    folder: Path,
+    family: str,
+    *,
+    mtp: int = 0,
+    plant: Plant | None = None,
+    base: Plant | None = None,
+    **keys: object,
 ) -> tuple[Path, Path]:
-    """The HF folder and the Megatron checkpoint; `plant` spoils what the latter is made of."""
+    """The HF folder and the Megatron checkpoint.
+
+    `base` changes what both are made of, `plant` spoils what the latter is made of.
+    """
     config = config_for(family, mtp=mtp, **keys)
     tensors = tensors_for(config)
+    if base is not None:
+        base(tensors, config)
     hf = write_checkpoint(folder / "hf", config, tensors)
     source = hf
     if plant is not None:
