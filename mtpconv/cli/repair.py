@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtpconv.cli.app import app
-from mtpconv.cli.common import Debug, Format, Output, Strict, run
+from mtpconv.cli.common import Debug, Format, Html, Output, Reports, Strict, run
 
 if TYPE_CHECKING:
     from mtpconv.inventory.report import Report
@@ -35,6 +35,8 @@ def graft(
     in_place: InPlace = False,
     strict: Strict = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
     """Give TRAINED the MTP layers it lost, from the base it began with; they are marked stale."""
@@ -50,7 +52,7 @@ def graft(
         with shown() as progress:
             return run_graft(trained, one_target(out, in_place=in_place), base, progress)
 
-    run("graft", work, output, strict=strict, debug=debug)
+    run("graft", work, output, strict=strict, debug=debug, reports=reports, html=html)
 
 
 @app.command()
@@ -60,6 +62,8 @@ def reindex(
     in_place: InPlace = False,
     strict: Strict = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
     """Rebuild the index and total_size from the shards' headers; no weight is touched."""
@@ -72,7 +76,7 @@ def reindex(
         with shown() as progress:
             return run_reindex(hf_dir, one_target(out, in_place=in_place), progress)
 
-    run("reindex", work, output, strict=strict, debug=debug)
+    run("reindex", work, output, strict=strict, debug=debug, reports=reports, html=html)
 
 
 @app.command("strip-mtp")
@@ -82,6 +86,8 @@ def strip_mtp(
     in_place: InPlace = False,
     strict: Strict = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
     """Leave the MTP layers out; shards without MTP tensors are linked, not written again."""
@@ -94,4 +100,4 @@ def strip_mtp(
         with shown() as progress:
             return run_strip(hf_dir, one_target(out, in_place=in_place), progress)
 
-    run("strip-mtp", work, output, strict=strict, debug=debug)
+    run("strip-mtp", work, output, strict=strict, debug=debug, reports=reports, html=html)

@@ -203,7 +203,7 @@ def _without_index(folder: str, present: list[str]) -> list[str]:
         )
     if len(present) > 1:
         what = f"{folder}: {len(present)} .safetensors files and no {INDEX}"
-        raise FormatError("index/missing", what, "fetch the index, or rebuild it")
+        raise FormatError("index/missing", what, f"fetch it, or: mtpconv reindex {folder} OUT")
     return present
 
 
@@ -230,7 +230,8 @@ def _check_names(
     for name, file in weight_map.items():
         if owner.get(name) != file:
             what = f"{folder}/{INDEX} says {name} is in {file}, whose header lacks it"
-            raise FormatError("index/ghost-entry", what, "fetch that shard again, or reindex")
+            mend = f"fetch that shard again; if it is lost: mtpconv reindex {folder} OUT"
+            raise FormatError("index/ghost-entry", what, mend)
     for name in owner.keys() - weight_map.keys():
         message = f"{name} is in {owner[name]} but not in the index"
         yield Finding("index/unlisted", "warning", message, name=name)

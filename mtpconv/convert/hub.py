@@ -82,7 +82,8 @@ def _sidecars(repo: _Repo) -> Path:
     import huggingface_hub.utils
     from huggingface_hub import snapshot_download
 
-    bars: Any = huggingface_hub.utils.tqdm  # documented there, but not in its __all__
+    utils: Any = huggingface_hub.utils  # documented there, but not in its __all__
+    bars = utils.tqdm
 
     def hidden(bar: Any, *args: Any, **kwargs: Any) -> None:
         bars.__init__(bar, *args, **{**kwargs, "disable": True})

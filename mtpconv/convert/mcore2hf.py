@@ -1,6 +1,6 @@
 """Megatron-Core torch_dist back to HF safetensors, in the shape of the source or of `--like`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -170,6 +170,7 @@ def _side_findings(
     if padded and vocab and padded > vocab:
         found.append(Finding("vocab/trim", "info", f"vocabulary trimmed: {padded} -> {vocab} rows"))
     found += _argument_findings(checkpoint)
+    found += contradicted_arguments(checkpoint, prepared)
     return found
 
 
@@ -194,6 +195,36 @@ def _argument_findings(checkpoint: McoreCheckpoint) -> list[Finding]:
             actual=str(len(stored)),
         )
     ]
+
+
+_ALWAYS = ("num_layers", "hidden_size", "num_attention_heads", "norm_epsilon", "rotary_base",
+           "untie_embeddings_and_output_weights")  # fmt: skip
+_GROUPED = ("num_query_groups", "kv_channels")
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+_EXPERTS = ("num_experts", "moe_ffn_hidden_size", "moe_router_topk")
+
+
+def contradicted_arguments(checkpoint: McoreCheckpoint, prepared: Prepared) -> Iterator[Finding]:
+    """Megatron's own arguments against those the HF config asks for, where both have them.
+
+    Only arguments that mean the same in every job are compared: Megatron-LM leaves others at a
+    default where the model does not use them.
+    """
+    if (checkpoint.common or {}).get("args") is None:
+        return
+    wanted = prepared.family.megatron_args(prepared.request.config, prepared.request.mtp_layers)
+    names = [*_ALWAYS, *(_LATENT if wanted.get("multi_latent_attention") else _GROUPED)]
+    names += _EXPERTS if wanted.get("num_experts") else ["ffn_hidden_size"]
+    for name in names:
+        ours, theirs = wanted.get(name), checkpoint.argument(name)
+        if not isinstance(theirs, int | float) or ours is None or ours == theirs:
+            continue
+        yield Finding(
+            "config/contradiction", "error",
+            f"Megatron args say {name} {theirs}, the HF config asks for {ours}",
+            expected=str(ours), actual=str(theirs),
+            hint="the two describe different models: give the config the job was started with",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

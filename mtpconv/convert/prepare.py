@@ -13,7 +13,7 @@ from mtpconv.inventory.groups import hf_group
 from mtpconv.inventory.mtp_findings import contradiction, copies
 from mtpconv.inventory.parts import drawn_groups
 from mtpconv.inventory.plan import Plan, plan_hf_to_mcore
-from mtpconv.mappings.config import flat
+from mtpconv.mappings.config import flat, rope
 from mtpconv.mappings.mtp import MtpCount
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
@@ -84,7 +84,25 @@ def prepare(
         else:
             findings += contradiction(count, family.mtp.key, side)
             findings += copies(family.mtp.prefixes(config, count.stored), observed)
+    findings += ties(rows)
+    family.megatron_args(config, mtp_layers)  # a contradiction must show before anything is written
     return Prepared(family, count, request, rows, frozenset(dropped), changes, tuple(findings))
+
+
+def ties(rows: Iterable[Row]) -> Iterator[Finding]:
+    """How a model without a head of its own stores it: not at all, or as a copy."""
+    rules = [row for row in rows if isinstance(row, Rule)]
+    if any("output_layer.weight" in rule.mcore for rule in rules):
+        return
+    for rule in rules:
+        if rule.mcore != ("embedding.word_embeddings.weight",):
+            continue
+        if HEAD in rule.copies:
+            message = f"{HEAD} is stored under a name of its own, a copy of {rule.hf[0]} by the tie"
+            yield Finding("tie/alias", "info", message, name=HEAD, counterpart=rule.hf[0])
+        else:
+            message = f"the head is tied to {rule.hf[0]}; none is stored, and none comes back"
+            yield Finding("tie/omitted", "info", message, name=HEAD)
 
 
 def runnable(family: Family, mcore: tuple[int, int]) -> Iterator[Finding]:
@@ -98,6 +116,19 @@ def runnable(family: Family, mcore: tuple[int, int]) -> Iterator[Finding]:
         yield Finding("target/needs-newer", "warning", message)
     if family.note:
         yield Finding("target/note", "info", family.note)
+
+
+ROPE_TYPES = ("default", "llama3", "yarn", "deepseek_yarn")
+"""What megatron-core has of the kinds of RoPE that transformers names."""
+
+
+def rope_type(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """What a training job must know of a RoPE that megatron-core does not have."""
+    settings = rope(flat(config))
+    kind = settings.get("full_attention", settings).get("rope_type", "default")
+    if kind not in ROPE_TYPES:
+        message = f"megatron-core has no {kind!r} RoPE: a job will place tokens otherwise"
+        yield Finding("target/rope", "warning", message)
 
 
 def mtp_names(
@@ -158,8 +189,16 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
             else finding
             for finding in unequal
         ]
+    # A config that gives no arguments must stop the conversion before it writes, not behind it.
+    prepared.family.megatron_args(hf.config, prepared.request.mtp_layers)
     plan = plan_hf_to_mcore(prepared.rows, hf.tensors)
-    findings = (*hf.findings, *prepared.findings, *unequal, *plan_findings(plan))
+    findings = (
+        *hf.findings,
+        *prepared.findings,
+        *rope_type(hf.config),
+        *unequal,
+        *plan_findings(plan),
+    )
     return HfPlan(hf, prepared, plan, (*findings, *mtp_summary(prepared, plan, findings)))
 
 
@@ -275,7 +314,7 @@ def _of_mtp(prepared: Prepared, plan: Plan, name: str) -> bool:
     mtp = prepared.family.mtp
     if plan.direction == "hf -> mcore" and mtp is not None:
         return mtp.depth(prepared.request.config, name) is not None
-    return name.startswith(("mtp.", "language_model.mtp."))
+    return ".mtp." in f".{name}"
 
 
 def drawn(

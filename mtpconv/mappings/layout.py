@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from mtpconv.errors import FormatError
+from mtpconv.errors import Contradiction, FormatError
 from mtpconv.mappings.spec import Shape, TensorSpec, rows
 
 EXPERTS = ".experts.experts."
@@ -80,17 +80,16 @@ def _key(key: str, members: dict[tuple[int, ...], str], tensors: Mapping[str, Te
 def logical_places(keys: Mapping[str, TensorSpec]) -> dict[str, Place]:
     """Logical tensors held by the keys found on disk, stacked axes taken apart.
 
-    Raises FormatError if two keys hold the same logical tensor.
+    Raises FormatError if two keys hold the same logical tensor (Contradiction for an MTP tensor).
     """
     places: dict[str, Place] = {}
     for key, spec in keys.items():
         for name, index in _members(key, spec.shape):
             if name in places:
-                raise FormatError(
-                    "mtp/alias-conflict" if name.startswith("mtp.") else "layout/conflict",
-                    f"'{places[name].key}' and '{key}' both hold {name}",
-                    "remove one of the two",
-                )
+                what = f"'{places[name].key}' and '{key}' both hold {name}"
+                if name.startswith("mtp."):
+                    raise Contradiction("mtp/alias-conflict", what, "remove the stale one")
+                raise FormatError("layout/conflict", what, "remove one of the two")
             rest = TensorSpec(spec.shape[len(index) :], spec.dtype)
             places[name] = Place(key, index, rest)
     return places

@@ -112,24 +112,36 @@ def moved_tensors(changed: list[str], ours: Digests, theirs: Digests, a: Side) -
         owners.setdefault(found, []).append(name)
     hints: dict[str, str] = {}
     for name in changed:
-        owner = owners.get(theirs[name], [])
-        if len(owner) == 1 and a.tensors[owner[0]] == a.tensors[name]:
-            hints[name] = _moved_hint(name, owner[0], ours, theirs)
+        owner = [n for n in owners.get(theirs[name], []) if a.tensors[n] == a.tensors[name]]
+        siblings = [other for other in owner if _sibling(name, other)]
+        if len(siblings) == 1 and theirs.get(siblings[0]) == ours[name]:
+            hints[name] = _exchanged(name, siblings[0])
+        elif len(owner) == 1:
+            hints[name] = f"holds the bytes of {owner[0]}"
     return hints
 
 
-def _moved_hint(name: str, owner: str, ours: Digests, theirs: Digests) -> str:
-    """`experts-permuted 2<->5` where the two experts hold each other's bytes."""
-    here, there = name.split("."), owner.split(".")
+_NUMBERED = {"experts": "experts", "layers": "layers", "h": "layers"}
+
+
+def _sibling(name: str, other: str) -> int | None:
+    """Where two names differ, if only in one expert's or layer's number."""
+    here, there = name.split("."), other.split(".")
     apart = [at for at, pair in enumerate(zip(here, there, strict=False)) if pair[0] != pair[1]]
-    numbered = len(here) == len(there) and len(apart) == 1 and here[apart[0]].isdecimal()
-    if numbered and apart[0] and here[apart[0] - 1] in ("experts", "layers", "h"):
-        one, two = sorted((int(here[apart[0]]), int(there[apart[0]])))
-        mutual = theirs.get(owner) == ours.get(name)
-        kind = here[apart[0] - 1] if here[apart[0] - 1] == "experts" else "layers"
-        if mutual:
-            return f"{kind}-permuted {one}<->{two}"
-    return f"holds the bytes of {owner}"
+    if len(here) != len(there) or len(apart) != 1 or not apart[0]:
+        return None
+    at = apart[0]
+    return at if here[at].isdecimal() and here[at - 1] in _NUMBERED else None
+
+
+def _exchanged(name: str, other: str) -> str:
+    """`experts-permuted 2<->5`: two experts that hold each other's bytes."""
+    at = _sibling(name, other)
+    here, there = name.split("."), other.split(".")
+    if at is None:
+        raise AssertionError
+    one, two = sorted((int(here[at]), int(there[at])))
+    return f"{_NUMBERED[here[at - 1]]}-permuted {one}<->{two}"
 
 
 def _values(

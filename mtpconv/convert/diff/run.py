@@ -17,6 +17,7 @@ from mtpconv.errors import ConfigError
 from mtpconv.inventory.base_findings import GroupChange, base_findings
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.groups import group_order
+from mtpconv.inventory.parts import drawn_groups
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.inventory.tensor_diff import Compared, by_header, tensor_findings
@@ -143,7 +144,10 @@ def _report(a: Side, b: Side, found: Compared, listed: Iterable[Finding]) -> Rep
         tuple(facts),
         _next_step(a, b, found, faults),
         status_counts(findings) | {"equal": len(found.equal)},
-        {"groups": _groups_json(a, b, found)},
+        {
+            "groups": _groups_json(a, b, found),
+            "inventory": {"groups": drawn_groups(a.tensors, a.group, findings)},
+        },
     )
 
 

@@ -18,6 +18,7 @@ from mtpconv.gate.repairs.check import model_name, repair_report, shards_text, u
 from mtpconv.gate.repairs.folder import How, Repair, repaired
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.report import Report
+from mtpconv.mappings.config import lookup
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec
@@ -136,8 +137,8 @@ def _copies(family: Family, base: HfCheckpoint) -> dict[str, str]:
 
 def _changes(family: Family, trained: HfCheckpoint, base: HfCheckpoint) -> dict[str, Any]:
     key = family.mtp.key if family.mtp is not None else ""
-    stated = base.config.get(key)
-    return {} if stated is None or trained.config.get(key) == stated else {key: stated}
+    stated = lookup(base.config, key)
+    return {} if stated is None or lookup(trained.config, key) == stated else {key: stated}
 
 
 def _file(shard: ShardLayout, work: Graft) -> OutputFile:

@@ -17,6 +17,7 @@ from mtpconv.gate.repairs.graft import MARKER
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Report
+from mtpconv.mappings.config import lookup
 from mtpconv.mappings.registry import family_of
 
 
@@ -41,7 +42,8 @@ def strip_mtp(source: Path, target: Path | None, progress: Progress = silent) ->
         small[INDEX] = index_bytes(layout, hf.root / INDEX)
     key = family.mtp.key if family.mtp is not None else ""
     config = (hf.root / CONFIG).read_bytes()
-    small[CONFIG] = changed_config(config, {key: 0}) if hf.config.get(key) else config
+    declared = lookup(hf.config, key)
+    small[CONFIG] = changed_config(config, {key: 0}) if declared else config
     repair = Repair(hf, kept, files, small, frozenset({MARKER}))
 
     def check(stage: Path, how: Counter[How]) -> Report:
@@ -55,7 +57,7 @@ def strip_mtp(source: Path, target: Path | None, progress: Progress = silent) ->
             ("compared", f"{equal:,} tensors equal, none extra, only MTP missing"),
             ("to", str(target or source)),
         ]
-        said = f"{key} is 0" if hf.config.get(key) else "config.json is as it was"
+        said = f"{key} is 0" if declared else "config.json is as it was"
         told = Finding(
             "mtp/dropped", "info", f"strip-mtp: {len(dropped):,} tensors left out; {said}"
         )
