@@ -61,7 +61,8 @@ def prepare(
     With `no_mtp` the MTP tensors become ignored rows and the config's count is to be set to 0.
     Raises ConfigError for an unknown family or a config that lacks what the mapping needs.
     """
-    family, config = family_of(config), flat(config)
+    family = family_of(config)
+    config = family.complete(config)
     count = family.count_mtp(config, observed)
     findings = list(runnable(family, mcore)) if side == "config.json" else []
     mtp_layers = 0 if no_mtp else count.expected
@@ -166,7 +167,7 @@ class Way:
 def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan:
     """The plan of `hf` to Megatron; shared copies are compared unless `headers_only`."""
     pad_multiple, padded = way.pad_multiple, None
-    vocab = flat(hf.config).get("vocab_size")
+    vocab = family_of(hf.config).complete(hf.config).get("vocab_size")
     if pad_multiple and isinstance(vocab, int):
         padded = -(-vocab // pad_multiple) * pad_multiple
     expand = partial(
