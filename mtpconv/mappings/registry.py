@@ -178,7 +178,7 @@ FAMILIES: dict[str, Family] = {
             gap=_GEMMA,
         ),
         Family(
-            "gemma3", "Gemma 3 (text; vision tower carried)", gemma.gemma3_rules,
+            "gemma3", "Gemma 3 (text mapped)", gemma.gemma3_rules,
             gemma.gemma3_args, gap=_GEMMA, defaults=gemma.GEMMA3_DEFAULTS,
         ),
         Family("glm4", "GLM-4-0414, Z1 (dense)", glm4.rules, glm4.args, gap=_POST_NORMS),
