@@ -24,6 +24,7 @@ from mtpconv.chat.probes import (
 from mtpconv.chat.render import Job, Renderer
 from mtpconv.chat.rows import read_rows
 from mtpconv.chat.scan import scan_file
+from mtpconv.chat.scan_report import content_findings
 from mtpconv.chat.sources import NAMES, Engine, effective, source_findings, template_for
 from mtpconv.chat.token_checks import (
     bos_findings,
@@ -224,6 +225,13 @@ def _tokenized(
         yield from merge_findings(tokenizer, talk)
 
 
+def single_stop(renderer: Renderer, added: Sequence[str]) -> str:
+    """The token a template writes behind an answer; empty if there is none."""
+    single = _talk(renderer, SINGLE)
+    turn = single.turns[0]
+    return "" if single.full.kind or turn.error else _stop(single, markers_of(added))
+
+
 def _stop(single: Conversation, markers: Any) -> str:
     turn = single.turns[0]
     end = content_end(turn.upto.text, len(turn.before.text), turn.message)
@@ -288,17 +296,7 @@ def _data(
         yield from prefix_findings(talk, markers, ending=True)
         if tokenizer is not None:
             yield from merge_findings(tokenizer, talk)
-    special = tokens.added(options.engine)
-    for hit in scan_file(options.data, special).hits:
-        yield ChatFinding(
-            "chat/special-in-content",
-            "error",
-            f"{hit.token} inside {hit.path}, byte {hit.offset:,}",
-            name=f"row {hit.row}",
-            places=(Place(f"row {hit.row}"),),
-            offset=hit.offset,
-            hint="it becomes that token, not text; take it out of the data",
-        )
+    yield from content_findings(scan_file(options.data, tokens.added("hf")), tokens)
 
 
 def _report(files: ChatFiles, options: ChatOptions, found: list[ChatFinding]) -> Report:
@@ -347,7 +345,7 @@ def _checks(found: Sequence[ChatFinding]) -> Iterator[Check]:
     for group, words in _GROUPS.items():
         prefixes = tuple(word if "/" in word else f"chat/{word}" for word in words.split())
         failed = any(id.startswith(prefixes) for id in bad)
-        yield Check(f"chat/{group}", "fail" if failed else "pass")
+        yield Check(group, "fail" if failed else "pass")
 
 
 def _next_step(found: Sequence[ChatFinding]) -> str:

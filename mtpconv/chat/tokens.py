@@ -42,6 +42,20 @@ class Tokens:
         return None
 
     @cached_property
+    def special(self) -> frozenset[str]:
+        """Added tokens marked special: control tokens, never words of a message."""
+        body, decoder = self.files.tokenizer_json or {}, self.files.tokenizer_config
+        entries = [
+            *(body.get("added_tokens") or ()),
+            *(decoder.get("added_tokens_decoder") or {}).values(),
+        ]
+        return frozenset(
+            str(entry["content"])
+            for entry in entries
+            if isinstance(entry, dict) and entry.get("special")
+        )
+
+    @cached_property
     def texts(self) -> dict[int, str]:
         """Tokens by id, added ones before others."""
         return {

@@ -13,7 +13,7 @@ from mtpconv.inventory.groups import hf_group
 from mtpconv.inventory.mtp_findings import contradiction, copies
 from mtpconv.inventory.parts import drawn_groups
 from mtpconv.inventory.plan import Plan, plan_hf_to_mcore
-from mtpconv.mappings.config import flat
+from mtpconv.mappings.config import flat, rope
 from mtpconv.mappings.mtp import MtpCount
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
@@ -61,7 +61,8 @@ def prepare(
     With `no_mtp` the MTP tensors become ignored rows and the config's count is to be set to 0.
     Raises ConfigError for an unknown family or a config that lacks what the mapping needs.
     """
-    family, config = family_of(config), flat(config)
+    family = family_of(config)
+    config = family.complete(config)
     count = family.count_mtp(config, observed)
     findings = list(runnable(family, mcore)) if side == "config.json" else []
     mtp_layers = 0 if no_mtp else count.expected
@@ -125,6 +126,19 @@ def runnable(family: Family, mcore: tuple[int, int]) -> Iterator[Finding]:
         yield Finding("target/note", "info", family.note)
 
 
+ROPE_TYPES = ("default", "llama3", "yarn", "deepseek_yarn")
+"""What megatron-core has of the kinds of RoPE that transformers names."""
+
+
+def rope_type(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """What a training job must know of a RoPE that megatron-core does not have."""
+    settings = rope(flat(config))
+    kind = settings.get("full_attention", settings).get("rope_type", "default")
+    if kind not in ROPE_TYPES:
+        message = f"megatron-core has no {kind!r} RoPE: a job will place tokens otherwise"
+        yield Finding("target/rope", "warning", message)
+
+
 def mtp_names(
     family: Family, config: Mapping[str, Any], names: Mapping[str, TensorSpec]
 ) -> list[str]:
@@ -160,7 +174,7 @@ class Way:
 def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan:
     """The plan of `hf` to Megatron; shared copies are compared unless `headers_only`."""
     pad_multiple, padded = way.pad_multiple, None
-    vocab = flat(hf.config).get("vocab_size")
+    vocab = family_of(hf.config).complete(hf.config).get("vocab_size")
     if pad_multiple and isinstance(vocab, int):
         padded = -(-vocab // pad_multiple) * pad_multiple
     expand = partial(
@@ -183,8 +197,16 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
             else finding
             for finding in unequal
         ]
+    # A config that gives no arguments must stop the conversion before it writes, not behind it.
+    prepared.family.megatron_args(hf.config, prepared.request.mtp_layers)
     plan = plan_hf_to_mcore(prepared.rows, hf.tensors)
-    findings = (*hf.findings, *prepared.findings, *unequal, *plan_findings(plan))
+    findings = (
+        *hf.findings,
+        *prepared.findings,
+        *rope_type(hf.config),
+        *unequal,
+        *plan_findings(plan),
+    )
     return HfPlan(hf, prepared, plan, (*findings, *mtp_summary(prepared, plan, findings)))
 
 

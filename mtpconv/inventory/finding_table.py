@@ -114,6 +114,12 @@ _ROWS = (
         "Add it to added_tokens of tokenizer.json as a special token.",
     ),
     Row(
+        "chat/mask-refused", ("error",),
+        "A row has no right loss mask, for the reason it gives.",
+        "The row is not in the output; a guessed mask would train the wrong tokens.",
+        "See the reason: other --kwargs, --on-mismatch expand, or other data.",
+    ),
+    Row(
         "chat/no-default", ("error",),
         "There are named template variants and no default one.",
         "apply_chat_template raises unless each call names a variant.",
@@ -132,6 +138,12 @@ _ROWS = (
         "pip install 'mtpconv[chat]'.",
     ),
     Row(
+        "chat/no-pyarrow", ("stop",),
+        "pyarrow is not installed.",
+        "An .arrow output cannot be written.",
+        "pip install pyarrow, or name the output .jsonl.",
+    ),
+    Row(
         "chat/no-sidecars", ("stop",),
         "The folder has no tokenizer files, and no hf_sidecar folder.",
         "There is nothing to check; a training job's own checkpoint has none.",
@@ -142,6 +154,12 @@ _ROWS = (
         "Nothing ends the last answer of a conversation.",
         "Training on it teaches no stop; only turns with a message behind them do.",
         "Append the stop token in training, or put a message behind the answer.",
+    ),
+    Row(
+        "chat/no-template", ("stop",),
+        "There is no default chat template.",
+        "Nothing can be rendered.",
+        "mtpconv chat check says which templates there are.",
     ),
     Row(
         "chat/no-tokenizer", ("warning", "stop"),
@@ -825,6 +843,103 @@ _ROWS = (
         "Nothing was read: reports are checked before the work begins.",
         "End it in .json, .xml, .html, .md or .txt, and make its folder first.",
     ),
+    Row(
+        "output/unwritable", ("stop",),
+        "The output, or its partial file, cannot be written.",
+        "Nothing was written.",
+        "Name an output in a folder you may write to.",
+    ),
+    # --- parity -----------------------------------------------------------------------------------
+    Row(
+        "parity/head", ("error",),
+        "Both sides get the same hidden states, and the output head makes other logits of them.",
+        "Every next-token probability is off.",
+        "mtpconv explain HF_DIR output_layer.weight; a tied model must be tied on both sides.",
+    ),
+    Row(
+        "parity/logits", ("error",),
+        "Every part agrees on the same states, but the logits of a whole forward do not.",
+        "Small errors add up through the layers; the model served is not quite the one trained.",
+        "Look for the part with the largest own error in the JSON report.",
+    ),
+    Row(
+        "parity/missing", ("stop",),
+        "A part of the model asks for weights that one of the two checkpoints lacks.",
+        "It cannot be run, so nothing is known of it.",
+        "mtpconv plan and inventory show what is there; check the release it was written for.",
+    ),
+    Row(
+        "parity/mtp", ("error",),
+        "An MTP layer, or its logits, computes something else in megatron-core than in the "
+        "reference.",
+        "Drafts are rejected: speculative decoding runs at the speed of none, and nothing "
+        "fails.",
+        "Look at that layer's rules (mtpconv explain) and its config; exchanged halves of "
+        "eh_proj and enorm for hnorm are the usual suspects.",
+    ),
+    Row(
+        "parity/no-mtp", ("info",),
+        "The model has no MTP layer that was run.",
+        _NOTHING,
+        "None needed; --no-mtp leaves them out on purpose.",
+    ),
+    Row(
+        "parity/no-mtp-reference", ("stop",),
+        "There is no reference of this family's MTP layers on the HuggingFace side.",
+        "Its MTP head cannot be compared.",
+        "--no-mtp checks the trunk alone.",
+    ),
+    Row(
+        "parity/not-installed", ("stop",),
+        "transformers or megatron-core cannot be imported.",
+        "Without both there is nothing to compare.",
+        "Install the extra: pip install 'mtpconv[parity]'.",
+    ),
+    Row(
+        "parity/not-possible", ("stop",),
+        "One of the two libraries failed while it built or ran the model.",
+        "There is no verdict.",
+        "--debug shows where; a newer release of that library may know the model.",
+    ),
+    Row(
+        "parity/prompts", ("stop",),
+        "The tokens to run cannot be made: a file or the tokenizer cannot be read, or a token "
+        "is out of range.",
+        "Nothing was run.",
+        "Give --data a text file, or JSON lines with text or input_ids.",
+    ),
+    Row(
+        "parity/shape", ("stop",),
+        "A stored tensor has another shape than the parameter megatron-core builds.",
+        "A training job would refuse the checkpoint.",
+        "Check the arguments the checkpoint was saved with against config.json.",
+    ),
+    Row(
+        "parity/too-old", ("stop",),
+        "The installed megatron-core lacks an argument that the model needs, or refuses one.",
+        "The model cannot be built as it would be trained.",
+        "mtpconv families says which release is needed.",
+    ),
+    Row(
+        "parity/trunk", ("error",),
+        "The embedding, a decoder layer or the final norm computes something else in "
+        "megatron-core than in transformers, given the same states.",
+        "The model that trains is not the model that was released.",
+        "Look at the named part's rules (mtpconv explain) and at the arguments of the "
+        "Megatron side: RoPE, epsilon, router.",
+    ),
+    Row(
+        "parity/unexpected", ("stop",),
+        "transformers has no place for a tensor, or wants it in another shape.",
+        "Its side of the comparison cannot be built.",
+        "Install a transformers that knows this release.",
+    ),
+    Row(
+        "parity/unsupported", ("stop",),
+        "transformers has no causal LM for this model_type.",
+        "There is nothing to compare with.",
+        "Install a transformers that has it; roundtrip --check proves the bytes all the same.",
+    ),
     # --- sec ------------------------------------------------------------------------------------
     Row(
         "sec/path", ("stop",),
@@ -903,6 +1018,12 @@ _ROWS = (
         "Set the job up as the message says.",
     ),
     Row(
+        "target/rope", ("warning",),
+        "The config stretches RoPE in a way that megatron-core does not have.",
+        "The weights are exact, but a training job places tokens otherwise than the release does.",
+        "Train within the original context length, or with code that has this kind of RoPE.",
+    ),
+    Row(
         "target/too-new", ("stop",),
         "megatron-core of that release builds this model with parameters that no release has.",
         "Nothing was written.",
@@ -935,10 +1056,22 @@ _ROWS = (
     ),
     # --- usage ----------------------------------------------------------------------------------
     Row(
+        "usage/device", ("stop",),
+        "A device was asked for that is not there.",
+        "Nothing was run.",
+        "Use --device cpu.",
+    ),
+    Row(
         "usage/graft", ("stop",),
         "graft was not told what to graft.",
         "Nothing was written.",
         "Give --mtp.",
+    ),
+    Row(
+        "usage/layers", ("stop",),
+        "--layers names a part the model does not have.",
+        "Nothing was run.",
+        "Layers are counted from 0; mtp means every MTP layer.",
     ),
     Row(
         "usage/one-checkpoint", ("stop",),
