@@ -148,7 +148,10 @@ def back_and_compare(
 
 def _new(planned: HfPlan, back: McorePlan) -> list[Finding]:
     """The way back's findings that the way there has not told already."""
-    return [finding for finding in back.findings if finding not in planned.findings]
+    told = {(f.id, f.severity, f.name, f.expected, f.actual) for f in planned.findings}
+    return [
+        f for f in back.findings if (f.id, f.severity, f.name, f.expected, f.actual) not in told
+    ]
 
 
 def _report(
