@@ -1,4 +1,4 @@
-"""Commands that run models: parity."""
+"""Commands that run models: parity and draft."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -82,3 +82,38 @@ def parity(
             return check(hf_dir, mcore_dir, options, progress)
 
     run("parity", work, output, strict=strict, debug=debug, reports=reports, html=html)
+
+
+@app.command()
+def draft(
+    hf_dir: Annotated[Path, typer.Argument(metavar="HF_DIR", show_default=False)],
+    draft_model: Annotated[
+        Path | None,
+        typer.Option(
+            "--draft-model",
+            metavar="DIR",
+            help="A smaller model to compare with.",
+            show_default=False,
+        ),
+    ] = None,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens to decode.")] = 32,
+    device: OnDevice = Device.auto,
+    dtype: InDtype = Dtype.auto,
+    data: Data = None,
+    length: Length = None,
+    strict: Strict = False,
+    output: Output = Format.text,
+    debug: Debug = False,
+) -> None:
+    """What the MTP head is worth: how often its drafts are accepted, and what that saves."""
+
+    def work() -> "Report":
+        from mtpconv.convert.rich_progress import shown
+        from mtpconv.parity.draft.check import DraftOptions
+        from mtpconv.parity.draft.check import draft as check
+
+        options = DraftOptions(device.value, dtype.value, data, length, tokens, draft_model)
+        with shown() as progress:
+            return check(hf_dir, options, progress)
+
+    run("draft", work, output, strict=strict, debug=debug)

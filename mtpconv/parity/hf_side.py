@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.errors import FormatError
-from mtpconv.parity.stream import Record, still_empty, streamed, to_meta
+from mtpconv.parity.stream import Fill, Record, still_empty, streamed, to_meta
 from mtpconv.parity.tensors import hf_tensor
 
 Config = dict[str, Any]
@@ -113,6 +113,12 @@ def streaming(
     dtype: torch.dtype,
 ) -> Iterator[None]:
     """Within, the shell's `parts` take their weights from the folder while they run."""
+    with streamed(parts, filler(shell, hf, device, dtype), record):
+        yield
+
+
+def filler(shell: Any, hf: HfCheckpoint, device: str, dtype: torch.dtype) -> Fill:
+    """What fills one part of the shell from the folder."""
     names = {id(module): name for name, module in shell.named_modules()}
     stored: dict[str, list[str]] = {}
     for name in hf.tensors:
@@ -123,8 +129,7 @@ def streaming(
         load(shell, {n: hf_tensor(hf, n) for n in wanted}, device, dtype)
         require_filled(module, name)
 
-    with streamed(parts, fill, record):
-        yield
+    return fill
 
 
 def _owner(name: str) -> str:

@@ -39,7 +39,7 @@ BF16_HEAD = 0.999
 BF16_DRIFT_FLOOR = 5e-3
 """bfloat16: distance of the mean cosine from one that is always allowed to a whole forward."""
 BF16_TOP1 = 0.05
-"""bfloat16: share of positions whose most likely token may differ beyond twice transformers' own."""
+"""bfloat16: share of positions whose top token may differ beyond twice transformers' own."""
 
 
 @dataclass(frozen=True, slots=True)
