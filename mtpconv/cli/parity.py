@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtpconv.cli.app import app
-from mtpconv.cli.common import Debug, Format, Output, Strict, run
+from mtpconv.cli.common import Debug, Format, Html, Output, Reports, Strict, run
 
 if TYPE_CHECKING:
     from mtpconv.inventory.report import Report
@@ -66,6 +66,8 @@ def parity(
     no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Leave the MTP layers out.")] = False,
     strict: Strict = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
     """Run transformers' model and megatron-core's on the same tokens, MTP layers included."""
@@ -79,4 +81,4 @@ def parity(
         with shown() as progress:
             return check(hf_dir, mcore_dir, options, progress)
 
-    run("parity", work, output, strict=strict, debug=debug)
+    run("parity", work, output, strict=strict, debug=debug, reports=reports, html=html)

@@ -558,6 +558,49 @@ _ROWS = (
         "Nothing was written.",
         "Remove it or rename it, `mtpconv reindex`, and graft again.",
     ),
+    # --- hub ------------------------------------------------------------------------------------
+    Row(
+        "hub/gated", ("stop",),
+        "The repository is gated or private, and the hub refuses the token it was given.",
+        "Nothing was checked.",
+        "Accept the terms on the repository's page and run `hf auth login`.",
+    ),
+    Row(
+        "hub/no-checkpoint", ("stop",),
+        "The repository holds no config.json.",
+        "Nothing was checked.",
+        "Name a repository of safetensors weights.",
+    ),
+    Row(
+        "hub/no-range", ("stop",),
+        "The server sends whole files where a part was asked for.",
+        "Headers alone cannot be read; all weights would have to come.",
+        "Download the checkpoint with `hf download` and name its folder.",
+    ),
+    Row(
+        "hub/not-found", ("stop",),
+        "No folder of that name is here, and the hub knows no such repository or revision.",
+        "Nothing was checked.",
+        "Check the name and what follows the @; a private one needs `hf auth login`.",
+    ),
+    Row(
+        "hub/not-installed", ("stop",),
+        "A hub reference was given, and huggingface_hub is not installed.",
+        "Nothing was checked.",
+        "pip install 'mtpconv[hub]'.",
+    ),
+    Row(
+        "hub/unreachable", ("stop",),
+        "The hub did not answer, answered with an error, or its answers ended early, three times.",
+        "Nothing was checked.",
+        "Try again later, check the network, or name a local folder.",
+    ),
+    Row(
+        "hub/weights", ("stop",),
+        "The command reads weights, and of a hub repository only headers are read.",
+        "Nothing was checked.",
+        "Download the checkpoint with `hf download` and name its folder.",
+    ),
     # --- index ----------------------------------------------------------------------------------
     Row(
         "index/corrupt", ("stop",),

@@ -12,6 +12,7 @@ from mtpconv.convert.diff.compare import Digests, compare
 from mtpconv.convert.diff.digests import Cache, cache_folder
 from mtpconv.convert.diff.side import Side, open_sides
 from mtpconv.convert.progress import Progress, silent
+from mtpconv.convert.source import Source, local_folder
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.base_findings import GroupChange, base_findings
 from mtpconv.inventory.findings import Finding, errors
@@ -34,11 +35,13 @@ class Diff:
     like: Path | None = None
 
 
-def diff(a: Path, b: Path, options: Diff, progress: Progress = silent) -> Report:
+def diff(a: Source, b: Source, options: Diff, progress: Progress = silent) -> Report:
     """Compare B with A, and B with the base if there is one.
 
     Raises MtpconvError where a side cannot be read.
     """
+    if not options.headers_only:
+        a, b = local_folder(a), local_folder(b)
     with ExitStack() as stack:
         one, two = _opened(stack, a, b, options.like)
         if options.headers_only:
@@ -84,7 +87,7 @@ def against_base(base: Path, trained: Path, options: Diff, progress: Progress = 
 SERVE = "Export it: mtpconv mcore2hf, or serve it as it is."
 
 
-def _opened(stack: ExitStack, a: Path, b: Path, like: Path | None) -> tuple[Side, Side]:
+def _opened(stack: ExitStack, a: Source, b: Source, like: Path | None) -> tuple[Side, Side]:
     one, two = open_sides(a, b, like)
     stack.callback(one.close)
     stack.callback(two.close)
@@ -236,7 +239,7 @@ def _next_step(a: Side, b: Side, found: Compared, faults: list[Finding]) -> str:
     return f"What it means and how to mend it: mtpconv explain-finding {kinds.most_common(1)[0][0]}"
 
 
-def compare_checkpoints(a: Path, b: Path | None, options: Diff, progress: Progress) -> Report:
+def compare_checkpoints(a: Source, b: Source | None, options: Diff, progress: Progress) -> Report:
     """`diff A B`, `diff A B --base BASE`, or `diff TRAINED --base BASE`.
 
     Raises ConfigError if there is only one checkpoint.
@@ -249,4 +252,4 @@ def compare_checkpoints(a: Path, b: Path | None, options: Diff, progress: Progre
             "only one checkpoint is named, and no base to compare its bytes with",
             "give a second one, or --base DIR",
         )
-    return against_base(options.base, a, options, progress)
+    return against_base(options.base, local_folder(a), options, progress)

@@ -19,6 +19,7 @@ from mtpconv.convert.mcore2hf import McorePlan, hf_sources, plan_mcore
 from mtpconv.convert.parts import Part
 from mtpconv.convert.prepare import prepare
 from mtpconv.convert.ranges import Piece, payload
+from mtpconv.convert.source import Source
 from mtpconv.convert.take_inventory import is_hf_folder
 from mtpconv.convert.write_hf import tensor_parts
 from mtpconv.convert.write_mcore import source_piece
@@ -75,23 +76,23 @@ class Side:
             yield from part_blocks(part, sources.read, convert)
 
 
-def open_sides(a: Path, b: Path, like: Path | None) -> tuple[Side, Side]:
+def open_sides(a: Source, b: Source, like: Path | None) -> tuple[Side, Side]:
     """Both checkpoints, named alike.
 
     A Megatron checkpoint is seen through its family's rules: its HF side comes from its own
     manifest, else from `like`, else from the other side if that is an HF folder. If neither of two
     Megatron checkpoints tells, they are compared under their logical Megatron names.
     """
-    folders = [path for path in (a, b) if not is_hf_folder(path)]
+    folders = [path for path in (a, b) if isinstance(path, Path) and not is_hf_folder(path)]
     hf = next((path for path in (a, b) if path not in folders), None)
     known = {path: _has_manifest(path) for path in folders}
-    like = like or hf
-    if like is None and not all(known.values()):
-        one, two = (open_native(open_mcore(path)) for path in (a, b))
+    known_by: Source | None = like or hf
+    if known_by is None and not all(known.values()):
+        one, two = (open_native(open_mcore(path)) for path in folders)
         return one, _spelled_alike(two, one)
     one, two = (
-        open_mcore_side(plan_mcore(path, None if known[path] else like, no_mtp=False))
-        if path in folders
+        open_mcore_side(plan_mcore(path, None if known[path] else known_by, no_mtp=False))
+        if isinstance(path, Path) and path in folders
         else open_hf_side(open_hf(path))
         for path in (a, b)
     )
