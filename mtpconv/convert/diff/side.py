@@ -26,6 +26,7 @@ from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.groups import hf_group, mcore_group
+from mtpconv.mappings.config import flat
 from mtpconv.mappings.layout import norm_aliases
 from mtpconv.mappings.ops import rename
 from mtpconv.mappings.registry import FAMILIES, Family
@@ -119,7 +120,7 @@ def open_hf_side(hf: HfCheckpoint) -> Side:
         hf.config,
         hf.tensors,
         parts,
-        hf_group(family, hf.config),
+        hf_group(family, flat(hf.config)),
         hf.findings,
         _copies(hf.config, hf.tensors),
         hf.root,
@@ -162,7 +163,7 @@ def open_mcore_side(planned: McorePlan) -> Side:
         config,
         tensors,
         parts,
-        hf_group(family, config),
+        hf_group(family, flat(config)),
         told,
         frozenset(name for rule in plan.rules for name in rule.copies),
         folder / SIDECARS if own else None,
@@ -207,4 +208,4 @@ def _model(config: Mapping[str, Any]) -> str:
     """Architecture and layers in a few words."""
     architectures = config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
-    return f"{name or config.get('model_type')}  {config.get('num_hidden_layers')} layers"
+    return f"{name or config.get('model_type')}  {flat(config).get('num_hidden_layers')} layers"
