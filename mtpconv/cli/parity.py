@@ -64,6 +64,9 @@ def parity(
     data: Data = None,
     length: Length = None,
     no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Leave the MTP layers out.")] = False,
+    drafts: Annotated[
+        bool, typer.Option("--draft", help="How often either side's MTP drafts are accepted.")
+    ] = False,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -77,7 +80,7 @@ def parity(
         from mtpconv.parity.check import Parity
         from mtpconv.parity.check import parity as check
 
-        options = Parity(layers, device.value, dtype.value, data, length, no_mtp)
+        options = Parity(layers, device.value, dtype.value, data, length, no_mtp, drafts)
         with shown() as progress:
             return check(hf_dir, mcore_dir, options, progress)
 
@@ -103,6 +106,8 @@ def draft(
     length: Length = None,
     strict: Strict = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
     """What the MTP head is worth: how often its drafts are accepted, and what that saves."""
@@ -116,4 +121,4 @@ def draft(
         with shown() as progress:
             return check(hf_dir, options, progress)
 
-    run("draft", work, output, strict=strict, debug=debug)
+    run("draft", work, output, strict=strict, debug=debug, reports=reports, html=html)

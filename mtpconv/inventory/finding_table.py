@@ -446,6 +446,31 @@ _ROWS = (
         "They cannot be read as plain bytes.",
         "Save without storage transforms.",
     ),
+    # --- draft ------------------------------------------------------------------------------------
+    Row(
+        "draft/no-memory", ("info",),
+        "The model does not fit in memory, so no real decode was run.",
+        "The teacher-forced rate is all there is.",
+        "Run it where the memory is, or accept the teacher-forced rate.",
+    ),
+    Row(
+        "draft/no-mtp", ("stop",),
+        "The folder stores no MTP layer.",
+        "There is nothing to draft with: speculative decoding will run at the speed of none.",
+        "mtpconv inventory shows what there is; mtpconv graft restores a lost head.",
+    ),
+    Row(
+        "draft/not-identical", ("error",),
+        "A speculative greedy decode said other tokens than plain greedy decoding.",
+        "Verification or the model is not deterministic; acceptance rates cannot be trusted.",
+        "Run it in float32; if it stays, report it with the checkpoint's config.",
+    ),
+    Row(
+        "draft/vocab", ("stop",),
+        "The smaller model has another vocabulary than the model it drafts for.",
+        "Its tokens mean something else.",
+        "Name a model that shares the tokenizer.",
+    ),
     # --- dtype ----------------------------------------------------------------------------------
     Row(
         "dtype/narrowed", ("error",),
@@ -1133,6 +1158,12 @@ _ROWS = (
         "A repair was told neither or both of a new folder and --in-place.",
         "Nothing was written.",
         "Name a new folder, or give --in-place.",
+    ),
+    Row(
+        "usage/parity", ("stop",),
+        "--parity was asked for together with an option that writes no checkpoint.",
+        "Nothing was run.",
+        "Drop one of the two options.",
     ),
     # --- vocab ----------------------------------------------------------------------------------
     Row(

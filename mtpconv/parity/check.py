@@ -15,6 +15,7 @@ from mtpconv.convert.progress import Progress, silent
 from mtpconv.errors import ConfigError, FormatError, MtpconvError
 from mtpconv.inventory.report import Report
 from mtpconv.mappings.registry import Family, family_of
+from mtpconv.parity.draft.acceptance import Acceptance, acceptance
 from mtpconv.parity.numbers import HeadNumbers
 from mtpconv.parity.prompts import Prompts
 from mtpconv.parity.run_mcore import Part
@@ -33,6 +34,7 @@ class Parity:
     data: Path | None = None
     length: int | None = None
     no_mtp: bool = False
+    draft: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Outcome:
 
     `heads` compares logits of a whole forward (`main` only where no layer was left out), with
     transformers' own rounding in `head_noise` where that is not float32; `head_own` compares the
-    heads on the same states.
+    heads on the same states. `accepted` is how often MTP drafts are, transformers' first.
     """
 
     family: Family
@@ -50,6 +52,7 @@ class Outcome:
     heads: dict[str, HeadNumbers]
     head_noise: dict[str, HeadNumbers]
     head_own: HeadNumbers
+    accepted: tuple[Acceptance, Acceptance] | None
     prompts: Prompts
     device: str
     dtype: str
@@ -173,12 +176,32 @@ def _compare(
                         noise[label] = compare_logits(
                             true, state.output[:, seen], ours, ours, vocab
                         )
+                drafted = [f"mtp {depth}" for depth in range(mtp_layers)]
+                accepted = None
+                if options.draft and selection.whole and drafted:
+                    accepted = (
+                        acceptance(final, [there.states[n].output for n in drafted], ours, vocab),
+                        acceptance(
+                            outputs["final norm"], [outputs[n] for n in drafted], theirs, vocab
+                        ),
+                    )
     finally:
         reader.close()
     return Outcome(
-        family, config, parts, heads, noise, own, tokens, device, str(dtype).removeprefix("torch."),
-        selection.whole, mtp_layers, mcore_model.use_stand_in(device),
-    )  # fmt: skip
+        family=family,
+        config=config,
+        parts=parts,
+        heads=heads,
+        head_noise=noise,
+        head_own=own,
+        accepted=accepted,
+        prompts=tokens,
+        device=device,
+        dtype=str(dtype).removeprefix("torch."),
+        whole=selection.whole,
+        mtp_layers=mtp_layers,
+        stand_in=mcore_model.use_stand_in(device),
+    )
 
 
 def choose(options: Parity) -> tuple[str, Any]:

@@ -27,12 +27,15 @@ class Prompts:
     source: str
 
 
-def prompts(folder: Path, vocab: int, data: Path | None, *, length: int | None) -> Prompts:
+def prompts(
+    folder: Path, vocab: int, data: Path | None, *, length: int | None, texts_only: bool = False
+) -> Prompts:
     """Ids to run: from `data` (text, or JSON lines with `text` or `input_ids`), else our own.
 
     Ours are a few texts, where the folder has a tokenizer that tells their words apart, and random
-    tokens (fixed seed), which reach experts that texts do not. Every sequence has the same length,
-    so nothing is padded. Raises ConfigError or FormatError for what cannot be turned into tokens.
+    tokens (fixed seed), which reach experts that texts do not (not with `texts_only`). Every
+    sequence has the same length, so nothing is padded. Raises ConfigError or FormatError for what
+    cannot be turned into tokens.
     """
     size = length or LENGTH
     tokenizer = folder / "tokenizer.json"
@@ -50,6 +53,8 @@ def prompts(folder: Path, vocab: int, data: Path | None, *, length: int | None) 
     if rows == 0 or max(ids) >= vocab or len(set(ids)) < SHORTEST:
         return Prompts(random, "random tokens")
     texts = torch.tensor(ids[: rows * size]).view(rows, size)
+    if texts_only:
+        return Prompts(texts, "built-in texts")
     return Prompts(torch.cat([texts, random]), "half built-in texts, half random tokens")
 
 

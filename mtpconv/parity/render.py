@@ -150,6 +150,16 @@ def _facts(found: Outcome) -> list[tuple[str, str]]:
     facts += [
         (f"{name} logits", _head(h, found.head_noise.get(name))) for name, h in found.heads.items()
     ]
+    if found.accepted:
+        facts += [
+            (
+                f"mtp {depth} drafts",
+                f"accepted {ours:.1%} by transformers' main head, {theirs:.1%} by megatron-core's",
+            )
+            for depth, (ours, theirs) in enumerate(
+                zip(found.accepted[0].alone, found.accepted[1].alone, strict=True)
+            )
+        ]
     return facts
 
 
@@ -232,6 +242,7 @@ def _numbers(found: Outcome, heads: dict[str, Verdict]) -> dict[str, Any]:
         "dtype": found.dtype,
         "device": found.device,
         "tokens": list(found.prompts.ids.shape),
+        "accepted": _accepted(found),
         "layers": [part(p) for p in found.parts.values() if not p.name.startswith("mtp ")],
         "main": head("main") if "main" in heads else None,
         "mtp": [
@@ -239,4 +250,13 @@ def _numbers(found: Outcome, heads: dict[str, Verdict]) -> dict[str, Any]:
             for p in found.parts.values()
             if p.name.startswith("mtp ")
         ],
+    }
+
+
+def _accepted(found: Outcome) -> dict[str, Any] | None:
+    if found.accepted is None:
+        return None
+    return {
+        side: {"alone": side_found.alone, "tokens_per_pass": side_found.tokens_per_pass}
+        for side, side_found in zip(("transformers", "megatron"), found.accepted, strict=True)
     }

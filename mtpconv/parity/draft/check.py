@@ -67,7 +67,8 @@ def draft(source: Path, options: DraftOptions, progress: Progress = silent) -> R
         what = f"{source}: no MTP layer is stored, so there is nothing to draft with"
         raise ConfigError("draft/no-mtp", what, "mtpconv inventory shows what there is")
     device, dtype = choose(Parity(device=options.device, dtype=options.dtype))
-    tokens = prompts(hf.root, hf.config["vocab_size"], options.data, length=options.length)
+    vocab = hf.config["vocab_size"]
+    tokens = prompts(hf.root, vocab, options.data, length=options.length, texts_only=True)
     with could_run(family):
         forced = _forced(hf, tokens, layers, device, dtype, progress)
         needed, free = memory_needed(hf, dtype), free_memory(device)
@@ -75,7 +76,7 @@ def draft(source: Path, options: DraftOptions, progress: Progress = silent) -> R
         same: bool | None = None
         if needed <= free:
             rows, same = _decode(hf, tokens, layers, options, device, dtype)
-    return _report(hf, tokens, layers, forced, rows, same, (needed, free), options)
+    return _report(hf, tokens, layers, forced, rows, same, (needed, free))
 
 
 def _forced(
@@ -185,7 +186,6 @@ def _report(
     rows: list[Row],
     same: bool | None,
     memory: tuple[int, int],
-    options: DraftOptions,
 ) -> Report:
     per_pass = forced.tokens_per_pass
     main, extra = main_reads(hf, layers), mtp_reads(hf, layers)
@@ -232,8 +232,8 @@ def _report(
 
 def _row_text(row: Row) -> str:
     return (
-        f"{row.depth} drafts a pass, accepted {row.acceptance:.1%}, {row.tokens_per_pass:.2f} tokens"
-        f" a pass, {size_text(row.extra_bytes)} extra"
+        f"{row.depth} drafted, {row.acceptance:.1%} accepted, {row.tokens_per_pass:.2f} tokens a"
+        f" pass, {size_text(row.extra_bytes)} extra"
     )
 
 

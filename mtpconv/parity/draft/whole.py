@@ -55,7 +55,7 @@ def free_memory(device: str) -> int:
     if device == "cuda":
         free: int = torch.cuda.mem_get_info()[0]
         return free
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
     return int(psutil.virtual_memory().available)
 
