@@ -53,6 +53,16 @@ def test_it_loads_alone_and_fits(
     assert (sum(map(int, ground[4:-1].split(","))) < 384) is dark
 
 
+@pytest.mark.parametrize("width", [400, 1280])
+def test_cells_lie_within_their_map(browser: Browser, pages: dict[str, Path], width: int) -> None:
+    browser.open(pages["fail"], width)
+    outside = browser.js("""[...document.querySelectorAll('.cell')].filter((c) => {
+      const a = c.getBoundingClientRect(), b = c.closest('.map').getBoundingClientRect();
+      return a.width && (a.right > b.right + 1 || a.bottom > b.bottom + 1 || a.left < b.left - 1);
+    }).length""")
+    assert outside == 0
+
+
 CONTRAST = """(() => {
   const bytes = (colour) => colour.match(/[\\d.]+/g).map(Number);
   const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
