@@ -20,7 +20,7 @@ from mtpconv.convert.hf import INDEX, WEIGHTS, HfCheckpoint, checkpoint_of, list
 from mtpconv.convert.source import HubRef
 from mtpconv.errors import FormatError
 
-FIRST_READ = 128 << 10
+FIRST_READ = 64 << 10
 """Most headers fit in the first request: the length and the text after it in one answer."""
 LARGEST_SIDECAR = 64 << 20
 TRIES = 3

@@ -60,7 +60,7 @@ def test_headers_are_read_without_the_weights(hub: Hub) -> None:
     # One answer a shard, no longer than a first read: the demo's shards have 1.4 MB of weights.
     asked = [path for _, path, _ in hub.asked if path.startswith("/cdn/")]
     assert len(asked) == len(here.headers) == 2
-    assert hub.sent <= 2 * (128 << 10)
+    assert hub.sent <= 2 * (64 << 10)
     assert all(wanted for _, path, wanted in hub.asked if path.endswith(".safetensors"))
     # Everything after the first look is asked for at one commit.
     assert all(f"/resolve/{COMMIT}/" in path for _, path, _ in hub.asked if "/resolve/" in path)
@@ -139,7 +139,7 @@ def test_what_a_hub_can_refuse(hub: Hub, name: str, faults: Faults, id: str, sai
     assert said in err
     assert name.partition("@")[0] in err
     assert len(err.splitlines()) == 1
-    assert hub.sent <= 2 * (128 << 10) or id == "hub/no-range"
+    assert hub.sent <= 2 * (64 << 10) or id == "hub/no-range"
     # The same asked of a hub that is well.
     hub.faults = Faults(times=0)
     assert run("plan", "org/demo")[0] == 0

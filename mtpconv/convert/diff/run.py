@@ -151,7 +151,8 @@ def _report(a: Side, b: Side, found: Compared, listed: Iterable[Finding]) -> Rep
     )
 
 
-_NOT_HEADERS = ("inv/changed", "sidecar/changed", "sidecar/missing", "config/drift")
+_BESIDE = ("sidecar/changed", "sidecar/missing", "config/drift")
+_NOT_HEADERS = ("inv/changed", *_BESIDE)
 
 
 def _passed(findings: Iterable[Finding]) -> Literal["pass", "fail"]:
@@ -203,8 +204,18 @@ def _group_facts(a: Side, b: Side, found: Compared) -> list[tuple[str, str]]:
     for group, counts in _grouped(a, b, found).items():
         equal = "alike" if found.headers_only else "equal"
         parts = [f"{n:,} {equal if word == 'equal' else word}" for word, n in counts.items()]
-        facts.append((group, ", ".join(parts)))
+        facts.append((group, ", ".join(parts) + _apart(group, a, found)))
     return facts
+
+
+def _apart(group: str, a: Side, found: Compared) -> str:
+    """How far the changed tensors of a group are from what they were."""
+    apart = [apart for name, apart in found.changed.items() if a.group(name) == group]
+    cosines = [one.cosine for one in apart if one.cosine is not None]
+    gaps = [one.max_abs for one in apart if one.max_abs is not None]
+    if not cosines or not gaps:
+        return ""
+    return f" (cosine from {min(cosines):.6f}, max abs {max(gaps):.4g})"
 
 
 def _groups_json(a: Side, b: Side, found: Compared) -> list[dict[str, object]]:
@@ -223,9 +234,20 @@ def _reason(found: Compared, faults: list[Finding]) -> str:
     if mtp:
         return mtp[0]
     counts = found.counts
+    if not counts and all(finding.id in _BESIDE for finding in faults):
+        return f"every tensor is {'alike' if found.headers_only else 'equal'}, but {_list(faults)}"
     if counts:
         return ", ".join(f"{count:,} {word}" for word, count in counts.items())
     return faults[0].message if len(faults) == 1 else f"{len(faults):,} differences"
+
+
+def _list(faults: list[Finding]) -> str:
+    """What differs beside the weights: config keys and files by number."""
+    keys = sum(finding.id == "config/drift" for finding in faults)
+    files = len(faults) - keys
+    parts = [f"{keys} config key{'s' if keys > 1 else ''}"] if keys else []
+    parts += [f"{files} file{'s' if files > 1 else ''}"] if files else []
+    return f"{' and '.join(parts)} {'differ' if len(faults) > 1 else 'differs'}"
 
 
 def _next_step(a: Side, b: Side, found: Compared, faults: list[Finding]) -> str:
