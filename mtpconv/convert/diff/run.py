@@ -112,8 +112,9 @@ def _changes(base: Side, side: Side, found: Compared) -> list[GroupChange]:
     """Per group what changed against the base; copies follow the tensor they are copies of."""
     total: Counter[str] = Counter()
     changed: Counter[str] = Counter()
+    copies = side.copies() | base.copies()
     for name in (*found.equal, *found.changed):
-        if name not in side.copies and name not in base.copies:
+        if name not in copies:
             total[side.group(name)] += 1
             changed[side.group(name)] += name in found.changed
     return [

@@ -52,7 +52,7 @@ class Side:
     parts: Callable[[str], Iterable[Part]]
     group: Callable[[str], str]
     findings: tuple[Finding, ...] = ()
-    copies: frozenset[str] = frozenset()
+    copies: Callable[[], frozenset[str]] = frozenset
     root: Path | None = None
     sidecars: tuple[str, ...] = ()
     close: Callable[[], None] = lambda: None
@@ -122,7 +122,7 @@ def open_hf_side(hf: HfCheckpoint) -> Side:
         parts,
         hf_group(family, flat(hf.config)),
         hf.findings,
-        _copies(hf.config, hf.tensors),
+        lambda: _copies(hf.config, hf.tensors),
         hf.root,
         hf.sidecars,
     )
@@ -165,7 +165,7 @@ def open_mcore_side(planned: McorePlan) -> Side:
         parts,
         hf_group(family, flat(config)),
         told,
-        frozenset(name for rule in plan.rules for name in rule.copies),
+        lambda: frozenset(name for rule in plan.rules for name in rule.copies),
         folder / SIDECARS if own else None,
         planned.like.sidecars if own else (),
         at.reader.close,
