@@ -17,7 +17,7 @@ from mtpconv.convert.manifest import (
     without,
 )
 from mtpconv.convert.mcore import COMMON, TRACKER
-from mtpconv.convert.prepare import HfPlan, Way, plan_hf, subject
+from mtpconv.convert.prepare import HfPlan, Way, drawn, plan_hf, subject
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.publish import (
     copy_file,
@@ -167,6 +167,7 @@ def refusal(command: str, planned: HfPlan) -> Report:
         plan_facts(planned),
         next_step,
         status_counts(planned.findings),
+        drawn(planned.prepared, planned.hf.tensors, planned.findings),
     )
 
 
@@ -217,6 +218,7 @@ def _report(planned: HfPlan, output: McoreOutput, final: Path, options: ToMcore)
         facts,
         f"Load it with --load {final.parent} ({job}), or check it: mtpconv roundtrip --check.",
         status_counts(findings),
+        drawn(planned.prepared, planned.hf.tensors, findings),
     )
 
 

@@ -1,7 +1,6 @@
 """`mtpconv plan`: both directions proven on headers, and what the work would take."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from mtpconv.convert.execute import BLOCK, BUFFER, THREADS
@@ -11,12 +10,14 @@ from mtpconv.convert.parts import largest_matrix
 from mtpconv.convert.prepare import (
     HfPlan,
     Way,
+    drawn,
     mtp_summary,
     plan_findings,
     plan_hf,
     prepare,
     subject,
 )
+from mtpconv.convert.source import Source
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
@@ -47,7 +48,7 @@ class BothPlans:
         return THREADS * (BUFFER + 2 * BLOCK + 4 * matrix)
 
 
-def plan_both(source: Path, way: Way, layout: LayerLayout) -> BothPlans:
+def plan_both(source: Source, way: Way, layout: LayerLayout) -> BothPlans:
     """Plan `source` there and, from the keys that would be on disk, back; no payload is read."""
     both = prove_both(open_hf(source), way, layout)
     if both.back is None:
@@ -106,6 +107,7 @@ def plan_report(both: BothPlans) -> Report:
         tuple(facts),
         "" if found else "Headers only: shared copies and bytes are checked by the conversion.",
         status_counts(both.findings),
+        drawn(both.there.prepared, both.there.hf.tensors, both.findings),
         document=_document(both),
     )
 

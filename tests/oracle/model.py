@@ -111,6 +111,7 @@ def build_model(
             rotary_percent=rotary_percent(config),
             rotary_base=rope(config)["rope_theta"],
         )
+    plain.finish(config, model)
     if device != "meta":
         _forget(model)
     return model.eval()

@@ -44,7 +44,9 @@ def transformer_config(
         settings = _size(config) | _numerics(dtype) | _placement(device) | _parallel(tp, ep, pp)
         return TransformerConfig(**settings | hybrid.settings(config))
     if family in plain.FAMILIES:
-        settings = _size(config) | _numerics(dtype) | _placement(device) | _parallel(tp, ep, pp)
+        # Families with another activation set it themselves.
+        settings = _size(config | {"hidden_act": "silu"}) | _numerics(dtype) | _placement(device)
+        settings |= _parallel(tp, ep, pp)
         settings |= plain.settings(config)
         if family in plain.LATENT:
             return MLATransformerConfig(**settings | _mla(config))
