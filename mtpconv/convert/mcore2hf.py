@@ -153,6 +153,7 @@ def _side_findings(
             Finding("mtp/dropped", "info", f"--no-mtp: {len(dropped):,} Megatron tensors left out")
         )
     spelled = {key for key in checkpoint.tensors if ".mtp_model_layer." in key}
+    spelled -= {key for key in spelled if ".mtp_model_layer.layers." in key}
     if spelled:
         message = f"{len(spelled):,} keys say mtp_model_layer for transformer_layer; read alike"
         found.append(Finding("mtp/alias", "info", message))

@@ -127,7 +127,9 @@ def canonical(key: str) -> str:
             key = key.removeprefix(prefix)
     if key.startswith("mtp.layers."):
         parts = key.split(".")
-        if len(parts) > 3 and parts[3] == "mtp_model_layer":
+        # A HybridModel's MTP layer is a stack, which megatron-core itself calls so on disk.
+        stack = parts[4:5] == ["layers"]
+        if len(parts) > 3 and parts[3] == "mtp_model_layer" and not stack:
             parts[3] = "transformer_layer"
             key = ".".join(parts)
     return key

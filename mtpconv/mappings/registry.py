@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.config import Config, flat, integer, lookup
+from mtpconv.mappings.config import Config, flat, integer, lookup, with_changes
 from mtpconv.mappings.families import (
     bailing_moe_v2,
     deepseek_v2,
@@ -26,6 +26,7 @@ from mtpconv.mappings.families import (
     minimax_m2,
     mistral,
     mixtral,
+    nemotron_h,
     olmoe,
     phi3,
     qwen2_moe,
@@ -118,11 +119,15 @@ class Family:
 
     def megatron_args(self, config: Config, mtp_layers: int) -> Args:
         """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
-        return self.args(self.complete(config)) | mtp_args(mtp_layers)
+        config = self.complete(config)
+        if self.mtp is not None:
+            config = with_changes(config, {self.mtp.key: mtp_layers})
+        return self.args(config) | mtp_args(mtp_layers)
 
 
 _QWEN = Mtp("num_nextn_predict_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth, "silent")
 _QWEN_VL = Mtp("text_config.mtp_num_hidden_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth)
+_NEMOTRON = Mtp("num_nextn_predict_layers", nemotron_h.mtp_prefixes, nemotron_h.mtp_depth)
 _TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_depth)
 
 _STEP_VL = Mtp("text_config.num_nextn_predict_layers", trailing_prefixes, trailing_depth)
@@ -198,6 +203,10 @@ FAMILIES: dict[str, Family] = {
         Family(
             "deepseek_v3", "DeepSeek-V3, R1, V3.1 (bf16)", deepseek_v3.rules, deepseek_v3.args,
             moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "nemotron_h", "Nemotron-H, Nemotron 3", nemotron_h.rules, nemotron_h.args,
+            moe=True, mtp=_NEMOTRON, mixed=True, since="0.19",
         ),
         Family(
             "qwen3_next", "Qwen3-Next", qwen3_next.rules, qwen3_next.args,
