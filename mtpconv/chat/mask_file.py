@@ -6,6 +6,7 @@ far that goes in `OUT.partial.json`; the same command goes on from there. OUT ap
 
 import json
 import os
+import signal
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -240,6 +241,7 @@ _here: list[Masker] = []
 
 
 def _start(folder: Path, options: MaskOptions) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which keeps the score
     _here.append(Masker(folder, options))
 
 
