@@ -99,7 +99,8 @@ STRIPS = (
 )
 LAST_STOP = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}"
-    "{{ '<|endoftext|>' if loop.last else '<|im_end|>\\n' }}{% endfor %}" + PROMPT
+    "{{ '<|endoftext|>' if loop.last and m.role == 'assistant' else '<|im_end|>\\n' }}{% endfor %}"
+    + PROMPT
 )
 GENERATION = (
     "{% for m in messages %}{% if m.role == 'assistant' %}BLOCK{% else %}"
