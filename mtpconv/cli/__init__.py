@@ -8,6 +8,7 @@ from mtpconv.cli import (  # noqa: F401  (importing them adds their commands)
     diff,
     findings,
     look,
+    parity,
     repair,
 )
 from mtpconv.cli.app import app

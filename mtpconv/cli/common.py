@@ -12,6 +12,7 @@ import typer
 from mtpconv.errors import Contradiction, MtpconvError, OutputError
 
 if TYPE_CHECKING:
+    from mtpconv.convert.source import Source
     from mtpconv.inventory.report import Report
 
 
@@ -104,8 +105,17 @@ TargetMcore = Annotated[
     Target,
     typer.Option("--target-mcore", help="Write for this megatron-core; auto: the installed one."),
 ]
+SourceRef = Annotated[str, typer.Argument(metavar="SRC", show_default=False)]
+"""A folder, or a repository on the hub; commands that only need headers take either."""
 SourceDir = Annotated[Path, typer.Argument(metavar="SRC", show_default=False)]
 TargetDir = Annotated[Path, typer.Argument(metavar="DST", show_default=False)]
+
+
+def source_of(text: str) -> "Source":
+    """A SourceRef's words as a folder or a hub repository. Raises FormatError for neither."""
+    from mtpconv.convert.source import parse_source
+
+    return parse_source(text)
 
 
 def run(

@@ -1,5 +1,6 @@
 """Commands that write checkpoints: hf2mcore, mcore2hf, roundtrip."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,6 +116,9 @@ def roundtrip(
     in_memory: Annotated[
         bool, typer.Option("--in-memory", help="Rule by rule, no file written.")
     ] = False,
+    parity: Annotated[
+        bool, typer.Option("--parity", help="Run both models on it too, MTP heads included.")
+    ] = False,
     layer_layout: LayerLayout = Layout.auto,
     pad_vocab_to_multiple: PadVocab = None,
     no_mtp: NoMtp = False,
@@ -132,10 +136,16 @@ def roundtrip(
         from mtpconv.convert.prepare import Way
         from mtpconv.convert.rich_progress import shown
         from mtpconv.convert.roundtrip import RoundTrip, roundtrip
+        from mtpconv.errors import ConfigError
+        from mtpconv.parity.check import parity as forward_parity
 
         way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release)
-        options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way)
+        if parity and in_memory:
+            what = "--parity runs a written checkpoint, and --in-memory writes none"
+            raise ConfigError("usage/parity", what, "drop one of the two")
         with shown() as progress:
+            further = partial(forward_parity, progress=progress) if parity else None
+            options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way, further)
             return roundtrip(src, options, progress)
 
     run("roundtrip", work, output, strict=strict, debug=debug, reports=reports, html=html)

@@ -20,6 +20,7 @@ from mtpconv.convert.publish import (
     staging,
 )
 from mtpconv.convert.ranges import Piece
+from mtpconv.convert.source import HubRef, Source
 from mtpconv.convert.write_hf import Producers, producers, shard_file, unmoved, write_sidecars
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import FormatError, Narrowed
@@ -82,10 +83,10 @@ def mcore2hf(
     return _report(planned, target)
 
 
-def find_like(source: Path, like: Path | None) -> Like:
+def find_like(source: Path, like: Source | None) -> Like:
     """What the HF side is to look like. Raises FormatError if neither side tells."""
     if like is not None:
-        if is_hf(like):
+        if isinstance(like, HubRef) or is_hf(like):
             return like_hf(open_hf(like))
         found = read_manifest(iteration_folder(like))
         if found is None:
@@ -104,7 +105,7 @@ def find_like(source: Path, like: Path | None) -> Like:
     return found
 
 
-def plan_mcore(source: Path, like_path: Path | None, *, no_mtp: bool) -> McorePlan:
+def plan_mcore(source: Path, like_path: Source | None, *, no_mtp: bool) -> McorePlan:
     """The plan from what is on disk to the HF side of `like`."""
     checkpoint = open_mcore(source)
     like = find_like(source, like_path)

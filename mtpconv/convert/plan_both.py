@@ -1,7 +1,6 @@
 """`mtpconv plan`: both directions proven on headers, and what the work would take."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from mtpconv.convert.execute import BLOCK, BUFFER, THREADS
@@ -18,6 +17,7 @@ from mtpconv.convert.prepare import (
     prepare,
     subject,
 )
+from mtpconv.convert.source import Source
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
@@ -48,7 +48,7 @@ class BothPlans:
         return THREADS * (BUFFER + 2 * BLOCK + 4 * matrix)
 
 
-def plan_both(source: Path, way: Way, layout: LayerLayout) -> BothPlans:
+def plan_both(source: Source, way: Way, layout: LayerLayout) -> BothPlans:
     """Plan `source` there and, from the keys that would be on disk, back; no payload is read."""
     both = prove_both(open_hf(source), way, layout)
     if both.back is None:

@@ -13,7 +13,7 @@ from mtpconv.inventory.groups import hf_group
 from mtpconv.inventory.mtp_findings import contradiction, copies
 from mtpconv.inventory.parts import drawn_groups
 from mtpconv.inventory.plan import Plan, plan_hf_to_mcore
-from mtpconv.mappings.config import flat
+from mtpconv.mappings.config import flat, rope
 from mtpconv.mappings.mtp import MtpCount
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
@@ -61,7 +61,8 @@ def prepare(
     With `no_mtp` the MTP tensors become ignored rows and the config's count is to be set to 0.
     Raises ConfigError for an unknown family or a config that lacks what the mapping needs.
     """
-    family, config = family_of(config), flat(config)
+    family = family_of(config)
+    config = family.complete(config)
     count = family.count_mtp(config, observed)
     findings = list(runnable(family, mcore)) if side == "config.json" else []
     mtp_layers = 0 if no_mtp else count.expected
@@ -84,15 +85,22 @@ def prepare(
         else:
             findings += contradiction(count, family.mtp.key, side)
             findings += copies(family.mtp.prefixes(config, count.stored), observed)
-    findings += ties(rows)
+    findings += ties(rows, observed)
     family.megatron_args(config, mtp_layers)  # a contradiction must show before anything is written
     return Prepared(family, count, request, rows, frozenset(dropped), changes, tuple(findings))
 
 
-def ties(rows: Iterable[Row]) -> Iterator[Finding]:
-    """How a model without a head of its own stores it: not at all, or as a copy."""
+def ties(rows: Iterable[Row], observed: Mapping[str, TensorSpec]) -> Iterator[Finding]:
+    """How the head is stored: on its own, as a copy of the embedding, or not at all."""
     rules = [row for row in rows if isinstance(row, Rule)]
-    if any("output_layer.weight" in rule.mcore for rule in rules):
+    own = [rule for rule in rules if "output_layer.weight" in rule.mcore]
+    if own:
+        if own[0].hf[0] not in observed:
+            yield Finding(
+                "tie/contradiction", "error",
+                f"config.json: the head is not tied, and no {own[0].hf[0]} is stored",
+                hint="set tie_word_embeddings if the model is tied; else the head was lost",
+            )  # fmt: skip
         return
     for rule in rules:
         if rule.mcore != ("embedding.word_embeddings.weight",):
@@ -116,6 +124,19 @@ def runnable(family: Family, mcore: tuple[int, int]) -> Iterator[Finding]:
         yield Finding("target/needs-newer", "warning", message)
     if family.note:
         yield Finding("target/note", "info", family.note)
+
+
+ROPE_TYPES = ("default", "llama3", "yarn", "deepseek_yarn")
+"""What megatron-core has of the kinds of RoPE that transformers names."""
+
+
+def rope_type(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """What a training job must know of a RoPE that megatron-core does not have."""
+    settings = rope(flat(config))
+    kind = settings.get("full_attention", settings).get("rope_type", "default")
+    if kind not in ROPE_TYPES:
+        message = f"megatron-core has no {kind!r} RoPE: a job will place tokens otherwise"
+        yield Finding("target/rope", "warning", message)
 
 
 def mtp_names(
@@ -153,7 +174,7 @@ class Way:
 def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan:
     """The plan of `hf` to Megatron; shared copies are compared unless `headers_only`."""
     pad_multiple, padded = way.pad_multiple, None
-    vocab = flat(hf.config).get("vocab_size")
+    vocab = family_of(hf.config).complete(hf.config).get("vocab_size")
     if pad_multiple and isinstance(vocab, int):
         padded = -(-vocab // pad_multiple) * pad_multiple
     expand = partial(
@@ -176,8 +197,16 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
             else finding
             for finding in unequal
         ]
+    # A config that gives no arguments must stop the conversion before it writes, not behind it.
+    prepared.family.megatron_args(hf.config, prepared.request.mtp_layers)
     plan = plan_hf_to_mcore(prepared.rows, hf.tensors)
-    findings = (*hf.findings, *prepared.findings, *unequal, *plan_findings(plan))
+    findings = (
+        *hf.findings,
+        *prepared.findings,
+        *rope_type(hf.config),
+        *unequal,
+        *plan_findings(plan),
+    )
     return HfPlan(hf, prepared, plan, (*findings, *mtp_summary(prepared, plan, findings)))
 
 
@@ -273,13 +302,15 @@ def plan_findings(plan: Plan) -> list[Finding]:
 
 
 def mtp_summary(prepared: Prepared, plan: Plan, findings: tuple[Finding, ...]) -> list[Finding]:
-    """One `mtp/*` finding for all MTP tensors that are missing or have no rule."""
-    if any(f.id.startswith("mtp/") and f.severity == "error" for f in findings):
-        return []
+    """One `mtp/*` finding for all MTP tensors that are missing or have no rule.
+
+    Layers that were found lost already are not told again.
+    """
+    told = any(f.id.startswith("mtp/") and f.severity == "error" for f in findings)
     missing = sum(1 for name in plan.missing if _of_mtp(prepared, plan, name))
     unmapped = sum(1 for name in plan.unmapped if _of_mtp(prepared, plan, name))
     found = []
-    if missing:
+    if missing and not told:
         message = f"{missing:,} tensors of the MTP layers are missing"
         found.append(Finding("mtp/missing", "error", message))
     if unmapped:

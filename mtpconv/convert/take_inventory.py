@@ -5,6 +5,7 @@ from pathlib import Path
 from mtpconv.convert.hf import is_hf, open_hf, read_config, require_folder
 from mtpconv.convert.manifest import SIDECARS
 from mtpconv.convert.mcore import is_mcore, open_mcore
+from mtpconv.convert.source import HubRef, Source
 from mtpconv.errors import FormatError
 from mtpconv.inventory.groups import grouped, hf_group, mcore_group
 from mtpconv.inventory.inventory import Inventory
@@ -13,9 +14,11 @@ from mtpconv.mappings.config import flat
 from mtpconv.mappings.registry import FAMILIES
 
 
-def take_inventory(path: Path) -> Inventory:
+def take_inventory(path: Source) -> Inventory:
     """Read the headers of an HF or Megatron checkpoint. Raises FormatError for anything else."""
-    return _hf(path) if is_hf_folder(path) else _mcore(path)
+    if isinstance(path, HubRef) or is_hf_folder(path):
+        return _hf(path)
+    return _mcore(path)
 
 
 def is_hf_folder(path: Path) -> bool:
@@ -36,7 +39,7 @@ def is_hf_folder(path: Path) -> bool:
     )
 
 
-def _hf(path: Path) -> Inventory:
+def _hf(path: Source) -> Inventory:
     hf = open_hf(path)
     model_type = hf.config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None

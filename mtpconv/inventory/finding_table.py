@@ -446,6 +446,31 @@ _ROWS = (
         "They cannot be read as plain bytes.",
         "Save without storage transforms.",
     ),
+    # --- draft ------------------------------------------------------------------------------------
+    Row(
+        "draft/no-memory", ("info",),
+        "The model does not fit in memory, so no real decode was run.",
+        "The teacher-forced rate is all there is.",
+        "Run it where the memory is, or accept the teacher-forced rate.",
+    ),
+    Row(
+        "draft/no-mtp", ("stop",),
+        "The folder stores no MTP layer.",
+        "There is nothing to draft with: speculative decoding will run at the speed of none.",
+        "mtpconv inventory shows what there is; mtpconv graft restores a lost head.",
+    ),
+    Row(
+        "draft/not-identical", ("error",),
+        "A speculative greedy decode said other tokens than plain greedy decoding.",
+        "Verification or the model is not deterministic; acceptance rates cannot be trusted.",
+        "Run it in float32; if it stays, report it with the checkpoint's config.",
+    ),
+    Row(
+        "draft/vocab", ("stop",),
+        "The smaller model has another vocabulary than the model it drafts for.",
+        "Its tokens mean something else.",
+        "Name a model that shares the tokenizer.",
+    ),
     # --- dtype ----------------------------------------------------------------------------------
     Row(
         "dtype/narrowed", ("error",),
@@ -557,6 +582,49 @@ _ROWS = (
         "The shard that a graft writes (mtp.safetensors) is there already.",
         "Nothing was written.",
         "Remove it or rename it, `mtpconv reindex`, and graft again.",
+    ),
+    # --- hub ------------------------------------------------------------------------------------
+    Row(
+        "hub/gated", ("stop",),
+        "The repository is gated or private, and the hub refuses the token it was given.",
+        "Nothing was checked.",
+        "Accept the terms on the repository's page and run `hf auth login`.",
+    ),
+    Row(
+        "hub/no-checkpoint", ("stop",),
+        "The repository holds no config.json.",
+        "Nothing was checked.",
+        "Name a repository of safetensors weights.",
+    ),
+    Row(
+        "hub/no-range", ("stop",),
+        "The server sends whole files where a part was asked for.",
+        "Headers alone cannot be read; all weights would have to come.",
+        "Download the checkpoint with `hf download` and name its folder.",
+    ),
+    Row(
+        "hub/not-found", ("stop",),
+        "No folder of that name is here, and the hub knows no such repository or revision.",
+        "Nothing was checked.",
+        "Check the name and what follows the @; a private one needs `hf auth login`.",
+    ),
+    Row(
+        "hub/not-installed", ("stop",),
+        "A hub reference was given, and huggingface_hub is not installed.",
+        "Nothing was checked.",
+        "pip install 'mtpconv[hub]'.",
+    ),
+    Row(
+        "hub/unreachable", ("stop",),
+        "The hub did not answer, answered with an error, or its answers ended early, three times.",
+        "Nothing was checked.",
+        "Try again later, check the network, or name a local folder.",
+    ),
+    Row(
+        "hub/weights", ("stop",),
+        "The command reads weights, and of a hub repository only headers are read.",
+        "Nothing was checked.",
+        "Download the checkpoint with `hf download` and name its folder.",
     ),
     # --- index ----------------------------------------------------------------------------------
     Row(
@@ -849,6 +917,103 @@ _ROWS = (
         "Nothing was written.",
         "Name an output in a folder you may write to.",
     ),
+    # --- parity -----------------------------------------------------------------------------------
+    Row(
+        "parity/experts-unreached", ("warning",),
+        "Some experts got no token from the texts that were run.",
+        "A fault in one of those experts would not show in the forward.",
+        "Give more and other text with --data; random tokens reach most.",
+    ),
+    Row(
+        "parity/head", ("error",),
+        "Both sides get the same hidden states, and the output head makes other logits of them.",
+        "Every next-token probability is off.",
+        "mtpconv explain HF_DIR output_layer.weight; a tied model must be tied on both sides.",
+    ),
+    Row(
+        "parity/logits", ("error",),
+        "Every part agrees on the same states, but the logits of a whole forward do not.",
+        "Small errors add up through the layers; the model served is not quite the one trained.",
+        "Look for the part with the largest own error in the JSON report.",
+    ),
+    Row(
+        "parity/missing", ("stop",),
+        "A part of the model asks for weights that one of the two checkpoints lacks.",
+        "It cannot be run, so nothing is known of it.",
+        "mtpconv plan and inventory show what is there; check the release it was written for.",
+    ),
+    Row(
+        "parity/mtp", ("error",),
+        "An MTP layer, or its logits, computes something else in megatron-core than in the "
+        "reference.",
+        "Drafts are rejected: speculative decoding runs at the speed of none, and nothing "
+        "fails.",
+        "Look at that layer's rules (mtpconv explain) and its config; exchanged halves of "
+        "eh_proj and enorm for hnorm are the usual suspects.",
+    ),
+    Row(
+        "parity/no-mtp", ("info",),
+        "The model has no MTP layer that was run.",
+        _NOTHING,
+        "None needed; --no-mtp leaves them out on purpose.",
+    ),
+    Row(
+        "parity/no-mtp-reference", ("stop",),
+        "There is no reference of this family's MTP layers on the HuggingFace side.",
+        "Its MTP head cannot be compared.",
+        "--no-mtp checks the trunk alone.",
+    ),
+    Row(
+        "parity/not-installed", ("stop",),
+        "transformers or megatron-core cannot be imported.",
+        "Without both there is nothing to compare.",
+        "Install the extra: pip install 'mtpconv[parity]'.",
+    ),
+    Row(
+        "parity/not-possible", ("stop",),
+        "One of the two libraries failed while it built or ran the model.",
+        "There is no verdict.",
+        "--debug shows where; a newer release of that library may know the model.",
+    ),
+    Row(
+        "parity/prompts", ("stop",),
+        "The tokens to run cannot be made: a file or the tokenizer cannot be read, or a token "
+        "is out of range.",
+        "Nothing was run.",
+        "Give --data a text file, or JSON lines with text or input_ids.",
+    ),
+    Row(
+        "parity/shape", ("stop",),
+        "A stored tensor has another shape than the parameter megatron-core builds.",
+        "A training job would refuse the checkpoint.",
+        "Check the arguments the checkpoint was saved with against config.json.",
+    ),
+    Row(
+        "parity/too-old", ("stop",),
+        "The installed megatron-core lacks an argument that the model needs, or refuses one.",
+        "The model cannot be built as it would be trained.",
+        "mtpconv families says which release is needed.",
+    ),
+    Row(
+        "parity/trunk", ("error",),
+        "The embedding, a decoder layer or the final norm computes something else in "
+        "megatron-core than in transformers, given the same states.",
+        "The model that trains is not the model that was released.",
+        "Look at the named part's rules (mtpconv explain) and at the arguments of the "
+        "Megatron side: RoPE, epsilon, router.",
+    ),
+    Row(
+        "parity/unexpected", ("stop",),
+        "transformers has no place for a tensor, or wants it in another shape.",
+        "Its side of the comparison cannot be built.",
+        "Install a transformers that knows this release.",
+    ),
+    Row(
+        "parity/unsupported", ("stop",),
+        "transformers has no causal LM for this model_type.",
+        "There is nothing to compare with.",
+        "Install a transformers that has it; roundtrip --check proves the bytes all the same.",
+    ),
     # --- sec ------------------------------------------------------------------------------------
     Row(
         "sec/path", ("stop",),
@@ -927,6 +1092,12 @@ _ROWS = (
         "Set the job up as the message says.",
     ),
     Row(
+        "target/rope", ("warning",),
+        "The config stretches RoPE in a way that megatron-core does not have.",
+        "The weights are exact, but a training job places tokens otherwise than the release does.",
+        "Train within the original context length, or with code that has this kind of RoPE.",
+    ),
+    Row(
         "target/too-new", ("stop",),
         "megatron-core of that release builds this model with parameters that no release has.",
         "Nothing was written.",
@@ -959,10 +1130,22 @@ _ROWS = (
     ),
     # --- usage ----------------------------------------------------------------------------------
     Row(
+        "usage/device", ("stop",),
+        "A device was asked for that is not there.",
+        "Nothing was run.",
+        "Use --device cpu.",
+    ),
+    Row(
         "usage/graft", ("stop",),
         "graft was not told what to graft.",
         "Nothing was written.",
         "Give --mtp.",
+    ),
+    Row(
+        "usage/layers", ("stop",),
+        "--layers names a part the model does not have.",
+        "Nothing was run.",
+        "Layers are counted from 0; mtp means every MTP layer.",
     ),
     Row(
         "usage/one-checkpoint", ("stop",),
@@ -975,6 +1158,12 @@ _ROWS = (
         "A repair was told neither or both of a new folder and --in-place.",
         "Nothing was written.",
         "Name a new folder, or give --in-place.",
+    ),
+    Row(
+        "usage/parity", ("stop",),
+        "--parity was asked for together with an option that writes no checkpoint.",
+        "Nothing was run.",
+        "Drop one of the two options.",
     ),
     # --- vocab ----------------------------------------------------------------------------------
     Row(

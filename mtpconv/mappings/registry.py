@@ -1,7 +1,8 @@
 """Which families there are, by the `model_type` of config.json."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.config import Config, flat, integer, lookup
@@ -88,6 +89,12 @@ class Family:
     since: str = "0.16"
     gap: str = ""
     note: str = ""
+    defaults: Config = field(default_factory=dict)
+
+    def complete(self, config: Config) -> dict[str, Any]:
+        """`config` flat, with the values that the family's releases leave to its defaults."""
+        return {**self.defaults, **flat(config)}
+
     mixed: bool = False
 
     @property
@@ -104,14 +111,14 @@ class Family:
         """MTP layers that `config` declares and that `names` hold."""
         if self.mtp is None:
             return MtpCount(None, 0)
-        config, key = flat(config), self.mtp.key
+        config, key = self.complete(config), self.mtp.key
         declared = lookup(config, key)
         count = None if declared is None else integer({key: declared}, key, least=0)
         return MtpCount(count, self.mtp.stored(config, names), self.mtp.convention)
 
     def megatron_args(self, config: Config, mtp_layers: int) -> Args:
         """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
-        return self.args(flat(config)) | mtp_args(mtp_layers)
+        return self.args(self.complete(config)) | mtp_args(mtp_layers)
 
 
 _QWEN = Mtp("num_nextn_predict_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth, "silent")
@@ -169,6 +176,10 @@ FAMILIES: dict[str, Family] = {
         Family(
             "gemma3_text", "Gemma 3, text only", gemma.gemma3_rules, gemma.gemma3_args,
             gap=_GEMMA,
+        ),
+        Family(
+            "gemma3", "Gemma 3 (text mapped)", gemma.gemma3_rules,
+            gemma.gemma3_args, gap=_GEMMA, defaults=gemma.GEMMA3_DEFAULTS,
         ),
         Family("glm4", "GLM-4-0414, Z1 (dense)", glm4.rules, glm4.args, gap=_POST_NORMS),
         Family("phi3", "Phi-3, 3.5, Phi-4", phi3.rules, phi3.args),

@@ -53,6 +53,21 @@ def test_it_loads_alone_and_fits(
     assert (sum(map(int, ground[4:-1].split(","))) < 384) is dark
 
 
+@pytest.mark.parametrize("width", [400, 1280])
+def test_cells_lie_side_by_side(browser: Browser, pages: dict[str, Path], width: int) -> None:
+    browser.open(pages["pass"], width)  # its MTP norms are a few pixels wide
+    overlaps = """(() => {
+      const boxes = [...document.querySelectorAll('.cell')].map((c) => c.getBoundingClientRect())
+        .filter((box) => box.width);
+      const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
+      return boxes.flatMap((a, n) => boxes.slice(0, n).filter((b) => meet(a, b))).length;
+    })()"""
+    assert browser.js(overlaps) == 0
+    browser.js("document.querySelectorAll('.cell').forEach((c) => { c.style.padding = '200px'; })")
+    assert browser.js(overlaps) > 0
+
+
 CONTRAST = """(() => {
   const bytes = (colour) => colour.match(/[\\d.]+/g).map(Number);
   const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)

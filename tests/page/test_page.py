@@ -12,6 +12,7 @@ from mtpconv.inventory.page.treemap import Box, squarified
 from mtpconv.inventory.parts import drawn_groups
 from mtpconv.inventory.render import render
 from mtpconv.inventory.report import Report
+from tests.fixtures.schema import checked
 from tests.page.reports import EVIL, EXPERTS, LAYERS, failing, inventory, passing, tensors
 
 VOID = {"meta", "link", "br", "wbr", "input", "img"}
@@ -163,6 +164,24 @@ def test_a_plot_is_logarithmic_and_keeps_exact_zeros_apart() -> None:
     assert zero > low + 10
     infinite = [*points, Point("inf", float("inf"), "")]
     assert min(heights(plot("x", "y", infinite, [], 400, 200))) < high
+
+
+def test_parity_as_the_parity_command_gives_it() -> None:
+    """Parts with an error of their own, an MTP layer with logits, and no main head."""
+    part = {"name": "layer 0", "status": "pass", "why": "", "cosine_min": 1 - 2e-13, "max_abs": 0.0,
+            "relative_median": 3e-7, "own": {"relative_median": 2e-8}, "noise": None}  # fmt: skip
+    depth = part | {"name": "mtp 0", "logits": {"status": "fail", "top1": 0.25, "kl_mean": 4.5}}
+    extra = {"parity": {"layers": [part], "main": None, "mtp": [depth]}}
+    report = replace(REPORTS["bare"], extra=extra)
+    outline = Outline(render(report, "html", strict=False))
+    text = "|".join(outline.text)
+    assert "MTP 0" in text
+    assert "1 - 2e-13" in text
+    assert "2e-08" in text
+    assert "4.5" in text
+    assert len(outline.all("figure")) == 4
+    assert len(outline.all("path", **{"class": "cross"})) == 8  # four plots in two sizes
+    checked(render(report, "json", strict=False))
 
 
 def test_an_empty_report_has_no_empty_sections() -> None:

@@ -18,7 +18,7 @@ from mtpconv.gate.repairs.check import model_name, repair_report, shards_text, u
 from mtpconv.gate.repairs.folder import How, Repair, repaired
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.report import Report
-from mtpconv.mappings.config import lookup
+from mtpconv.mappings.config import flat, lookup
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec
@@ -108,7 +108,7 @@ def plan_graft(trained: HfCheckpoint, base: HfCheckpoint) -> Graft:
             f"{trained.root} and {base.root} are quantised differently",
             "give a base with the same quantization_config",
         )
-    mtp = mtp_names(family, base.config, base.tensors)
+    mtp = mtp_names(family, flat(base.config), base.tensors)
     if not mtp:
         raise FormatError("graft/nothing", f"{base.root} has no MTP layers", "give the release")
     lacking = [name for name in mtp if name not in trained.tensors]
@@ -130,7 +130,7 @@ def plan_graft(trained: HfCheckpoint, base: HfCheckpoint) -> Graft:
 def _copies(family: Family, base: HfCheckpoint) -> dict[str, str]:
     """MTP tensors that hold another tensor's bytes, with that tensor's name."""
     rows = plan_hf(base, Way(), headers_only=True).prepared.rows
-    mtp = set(mtp_names(family, base.config, base.tensors))
+    mtp = set(mtp_names(family, flat(base.config), base.tensors))
     rules = [row for row in rows if isinstance(row, Rule)]
     return {copy: rule.hf[0] for rule in rules for copy in rule.copies if copy in mtp}
 

@@ -17,7 +17,7 @@ from mtpconv.gate.repairs.graft import MARKER
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Report
-from mtpconv.mappings.config import lookup
+from mtpconv.mappings.config import flat, lookup
 from mtpconv.mappings.registry import family_of
 
 
@@ -28,7 +28,7 @@ def strip_mtp(source: Path, target: Path | None, progress: Progress = silent) ->
     """
     hf = open_hf(source)
     family = family_of(hf.config)
-    dropped = frozenset(mtp_names(family, hf.config, hf.tensors))
+    dropped = frozenset(mtp_names(family, flat(hf.config), hf.tensors))
     if not dropped:
         raise FormatError(
             "strip/nothing", f"{source} holds no MTP tensors", "there is nothing to do"

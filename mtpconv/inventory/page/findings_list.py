@@ -15,7 +15,8 @@ def findings_section(findings: tuple[Finding, ...], accepted: tuple[Finding, ...
     kinds: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         kinds.setdefault((finding.severity, finding.id, finding.status), []).append(finding)
-    ordered = sorted(kinds.items(), key=lambda kind: _ORDER[kind[0][0]])
+    # A finding that sums up comes before those of single tensors.
+    ordered = sorted(kinds.items(), key=lambda kind: (_ORDER[kind[0][0]], bool(kind[0][2])))
     blocks = [_kind(*key, found) for key, found in ordered]
     inside = [_filter(findings), *blocks] if findings else [tag("p", "Nothing was found.")]
     if accepted:

@@ -13,17 +13,20 @@ _COLUMNS = (
     ("cosine_mean", "cosine, mean"),
     ("max_abs", "max abs"),
     ("rel", "relative"),
+    ("relative_median", "relative, median"),
+    ("own", "own relative, median"),
     ("limit", "limit"),
     ("top1", "top-1 agreement"),
     ("kl", "KL"),
+    ("kl_mean", "KL, mean"),
 )
 
 
 def parity_section(parity: Mapping[str, Any]) -> Markup:
     """Whatever of `layers`, `main` and `mtp` the report has."""
-    layers: list[Measure] = list(parity.get("layers") or [])
-    mtp: list[Measure] = list(parity.get("mtp") or [])
-    main: Measure = parity.get("main") or {}
+    layers = [_flat(row) for row in parity.get("layers") or []]
+    mtp = [_flat(row) for row in parity.get("mtp") or []]
+    main = _flat(parity.get("main") or {})
     if not (layers or mtp or main):
         return Markup()
     plots = [_plot(kind, layers, mtp) for kind in _PLOTS]
@@ -42,7 +45,22 @@ _PLOTS: tuple[tuple[str, str, str | None, str | None], ...] = (
     ("Distance from equal direction, 1 - cosine", "cosine_min", "cosine_mean", None),
     ("Largest absolute difference", "max_abs", None, None),
     ("Relative error", "rel", None, "limit"),
+    ("Relative error, median over positions", "relative_median", None, None),
+    ("Relative error of each part by itself, median", "own", None, None),
 )
+
+
+def _flat(row: Measure) -> Measure:
+    """One level: a part's own error, and an MTP layer's logits, beside the rest."""
+    own, logits = row.get("own"), row.get("logits")
+    found = dict(row)
+    if isinstance(own, Mapping):
+        found["own"] = own.get("relative_median")
+    if isinstance(logits, Mapping):
+        found |= {key: logits.get(key) for key in ("top1", "kl_mean")}
+        if _failed(logits):
+            found["status"] = "fail"
+    return found
 
 
 def number(value: Any) -> float | None:
@@ -107,14 +125,15 @@ def _figure(value: Any) -> str:
     found = number(value)
     if found is None:
         return str(value)
-    if 0.9 < found < 1 and found == found:
-        return f"{found:.9f}".rstrip("0")
+    if 0.999 < found < 1:
+        return f"1 - {1 - found:.2g}"
     return f"{found:.4g}"
 
 
 def _tiles(main: Measure, mtp: list[Measure]) -> Markup:
     rows = [("main head", main)] if main else []
-    rows += [(str(row.get("name") or f"MTP depth {n}"), row) for n, row in enumerate(mtp)]
+    names = (str(row.get("name") or f"MTP depth {n}") for n, row in enumerate(mtp))
+    rows += [(name.replace("mtp", "MTP"), row) for name, row in zip(names, mtp, strict=True)]
     tiles = []
     for name, row in rows:
         shown = [(k, t) for k, t in _COLUMNS if k != "limit" and row.get(k) is not None]

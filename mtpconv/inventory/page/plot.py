@@ -62,7 +62,7 @@ def plot(
     floor_y = height - _BOTTOM
     inside = [
         *_grid(axis, _LEFT, right, floor_y, labelled=True),
-        *_numbers(xs, floor_y, step),
+        *_numbers(layers, xs, floor_y, step),
         *_marks(layers, xs, axis, floor_y, min(step / 2, 9.0), "layer"),
     ]
     if mtp:
@@ -111,11 +111,15 @@ def _power(power: int) -> str:
     return f"{10.0**power:g}" if -3 <= power <= 3 else f"1e{power}"
 
 
-def _numbers(xs: list[float], floor_y: float, step: float) -> Iterator[Markup]:
+def _numbers(points: list[Point], xs: list[float], floor_y: float, step: float) -> Iterator[Markup]:
+    """The layers' own numbers, as many as there is room for."""
     every = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * step >= 26 or n == 1000)
-    for number, x in enumerate(xs):
-        if number % every == 0:
-            yield _words(x, floor_y + 16, str(number), "middle")
+    for point, x in zip(points, xs, strict=True):
+        number = point.name.rpartition(" ")[2].rpartition(".")[2]
+        if not number.isdecimal():
+            number = point.name if step >= 80 else ""
+        if not number.isdecimal() or int(number) % every == 0:
+            yield _words(x, floor_y + 16, number, "middle")
 
 
 def _marks(

@@ -12,9 +12,21 @@ Gemma 3's second RoPE base are no weights.
 from mtpconv.mappings.blocks import Gqa, gated_mlp, gqa, one, rotary_buffers
 from mtpconv.mappings.config import Config, flag, integer, number
 from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, window_args
-from mtpconv.mappings.rule import Request, Row
+from mtpconv.mappings.rule import Carry, Request, Row
 from mtpconv.mappings.sizes import gqa_sizes, layer_kinds
 from mtpconv.mappings.trunk import trunk
+
+LANGUAGE = "language_model.model."
+VISION = ("vision_tower.", "multi_modal_projector.")
+GEMMA3_DEFAULTS: Config = {
+    "head_dim": 256,
+    "intermediate_size": 9216,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 262208,
+}
+"""Gemma3TextConfig's own values, which the releases' `text_config` partly leaves out."""
 
 
 def gemma2_rules(request: Request) -> list[Row]:
@@ -23,8 +35,12 @@ def gemma2_rules(request: Request) -> list[Row]:
 
 
 def gemma3_rules(request: Request) -> list[Row]:
-    """Rules of a gemma3_text checkpoint."""
-    return _rules(request, _sizes(request.config, qk_norm=True))
+    """Rules of a gemma3 or gemma3_text checkpoint; a vision tower is carried as it is."""
+    sizes = _sizes(request.config, qk_norm=True)
+    under = f"{LANGUAGE}embed_tokens.weight" in request.observed
+    why = "part of the vision tower, which megatron-core's GPT model does not have"
+    vision = [Carry(name, why) for name in request.observed if name.startswith(VISION)]
+    return _rules(request, sizes, LANGUAGE if under else "model.") + vision
 
 
 def gemma2_args(config: Config) -> Args:
@@ -33,7 +49,7 @@ def gemma2_args(config: Config) -> Args:
 
 
 def gemma3_args(config: Config) -> Args:
-    """Megatron-LM arguments of a gemma3_text model; RoPE is that of its full-attention layers."""
+    """Megatron-LM arguments of a gemma3(_text) model; RoPE is that of its full-attention layers."""
     both = config.get("rope_parameters")
     if isinstance(both, dict) and "full_attention" in both:
         config = {**config, "rope_parameters": both["full_attention"]}
@@ -45,11 +61,11 @@ def _sizes(config: Config, *, qk_norm: bool) -> Gqa:
     return gqa_sizes(config, qkv_bias=flag(config, "attention_bias"), qk_norm=qk_norm, head_dim=256)
 
 
-def _rules(request: Request, sizes: Gqa) -> list[Row]:
+def _rules(request: Request, sizes: Gqa, prefix: str = "model.") -> list[Row]:
     config, hidden = request.config, (sizes.hidden,)
     width = integer(config, "intermediate_size")
-    layers = [f"model.layers.{layer}." for layer in range(integer(config, "num_hidden_layers"))]
-    table = trunk(request, [], tied_by_default=True)
+    layers = [f"{prefix}layers.{layer}." for layer in range(integer(config, "num_hidden_layers"))]
+    table = trunk(request, [], tied_by_default=True, prefix=prefix)
     for layer, hf in enumerate(layers):
         mcore = f"decoder.layers.{layer}."
         attention, mlp = f"{mcore}self_attention.", f"{mcore}mlp."

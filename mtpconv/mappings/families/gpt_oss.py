@@ -9,7 +9,7 @@ window. megatron-core (0.16 to 0.19) has the activation, clamped and offset by o
 
 from mtpconv.mappings.blocks import Gqa, gqa, one
 from mtpconv.mappings.compute import Compute, Transpose
-from mtpconv.mappings.config import Config, flag, integer, number, rope
+from mtpconv.mappings.config import Config, flag, integer, number
 from mtpconv.mappings.families.mixtral import expert_count
 from mtpconv.mappings.megatron_args import (
     Args,
@@ -90,7 +90,6 @@ def args(config: Config) -> Args:
         | gqa_args(_attention(config))
         | softmax_router_args(config, expert_count(config), width)
         | window_args(config, full)
-        | _yarn_args(config)
         | {
             "add_bias_linear": True,
             "moe_router_pre_softmax": False,
@@ -101,25 +100,6 @@ def args(config: Config) -> Args:
             "activation_func_clamp_value": number(config, "swiglu_limit", 7.0),
         }
     )
-
-
-def _yarn_args(config: Config) -> Args:
-    """YaRN of a model without latent attention: megatron-core gives it options of its own."""
-    settings = rope(config)
-    if settings["rope_type"] != "yarn":
-        return {}
-    return {
-        "position_embedding_type": "yarn",
-        "yarn_rotary_scaling_factor": number(settings, "factor"),
-        "yarn_original_max_position_embeddings": integer(
-            settings, "original_max_position_embeddings", 4096
-        ),
-        "yarn_beta_fast": number(settings, "beta_fast", 32.0),
-        "yarn_beta_slow": number(settings, "beta_slow", 1.0),
-        "yarn_mscale": None,
-        "yarn_mscale_all_dim": None,
-        "yarn_correction_range_round_to_int": flag(settings, "truncate", True),
-    }
 
 
 def _attention(config: Config) -> Gqa:
