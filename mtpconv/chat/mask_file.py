@@ -6,6 +6,7 @@ far that goes in `OUT.partial.json`; the same command goes on from there. OUT ap
 
 import json
 import os
+import signal
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -29,6 +30,8 @@ from mtpconv.inventory.report import Check, Report
 
 BATCH = 64
 """Rows a worker takes at a time."""
+SMALL = 1 << 20
+"""Bytes of data that are done before processes have started."""
 LISTED = 1000
 """Refused rows listed one by one; all are counted."""
 _NONE = "chat/no-template"
@@ -178,7 +181,7 @@ def _work(
     options: MaskOptions,
 ) -> None:
     jobs = options.jobs or len(os.sched_getaffinity(0))
-    few = data.stat().st_size - done.read < 1 << 20  # processes take longer to start
+    few = data.stat().st_size - done.read < SMALL
     with partial.open("ab") as file:
         try:
             if jobs == 1 or few:
@@ -240,6 +243,7 @@ _here: list[Masker] = []
 
 
 def _start(folder: Path, options: MaskOptions) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which keeps the score
     _here.append(Masker(folder, options))
 
 

@@ -1,5 +1,7 @@
 """chat check, mask, scan, show: what is tokenized, looked at before it is trained on."""
 
+import os
+import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mtpconv.cli.app import app
-from mtpconv.cli.common import Debug, Force, Format, Html, Output, Reports, Strict, run
+from mtpconv.cli.common import (
+    Debug,
+    Force,
+    Format,
+    Html,
+    Output,
+    Reports,
+    Strict,
+    could_not_check,
+    run,
+)
 
 if TYPE_CHECKING:
     from mtpconv.chat.check import ChatOptions
@@ -146,6 +158,35 @@ def scan(
         return replace(report, text=scan_lines(report, headline(report, strict=strict)))
 
     run("chat scan", work, output, strict=strict, debug=debug, reports=reports, html=html)
+
+
+@chat.command()
+def show(
+    ckpt: Checkpoint,
+    data: Data = None,
+    row: Annotated[int, typer.Option(min=1, help="The row of FILE to show, from 1.")] = 1,
+    on_mismatch: Annotated[Mismatch, typer.Option(help="As in chat mask.")] = Mismatch.error,
+    engine: EngineOption = Engine.hf,
+    kwargs: Kwargs = None,
+    now: Now = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write it as a web page.", show_default=False),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """The template each engine uses, and one conversation with what is trained in colour."""
+    try:
+        from mtpconv.chat.show import show as look
+        from mtpconv.chat.show import show_html, show_text
+
+        shown = look(ckpt, _options(engine, kwargs, now, data), row, on_mismatch.value)
+        if page is not None:
+            page.write_text(show_html(shown), encoding="utf-8")
+        print(show_text(shown, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    except Exception as error:
+        could_not_check("chat show", error, Format.text, debug=debug)
+    raise typer.Exit(1 if shown.refused else 0)
 
 
 def _options(

@@ -14,7 +14,8 @@ CHATML = (
 TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TRAINED_ON = (
     "Which valve feeds the north boiler? Valve seventeen, by way of the loop.\n\n"
-    "assistant\nuser\nsystem\nand the other one there, I think: it is open today\n\n"
+    "assistant\nuser\nsystem\nand the other one there, I think: it is open today.\n\n"
+    "More: Plain words, Plain words\n\n"
 ) * 4
 
 
