@@ -29,6 +29,7 @@ from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.mappings.config import with_changes
+from mtpconv.mappings.hybrid import is_hybrid
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec
 
@@ -119,6 +120,7 @@ def plan_mcore(source: Path, like_path: Source | None, *, no_mtp: bool) -> Mcore
         padded_vocab=embedding.spec.shape[0] if embedding else None,
         carry_copies=frozenset(like.carried),
         mcore=checkpoint.mcore,
+        hybrid=is_hybrid(checkpoint.places),
     )
     places = checkpoint.places
     ignored: list[str] = []
@@ -213,7 +215,7 @@ def contradicted_arguments(checkpoint: McoreCheckpoint, prepared: Prepared) -> I
     """
     if (checkpoint.common or {}).get("args") is None:
         return
-    wanted = prepared.family.megatron_args(prepared.request.config, prepared.request.mtp_layers)
+    wanted = prepared.args
     names = [*_ALWAYS, *(_LATENT if wanted.get("multi_latent_attention") else _GROUPED)]
     names += _EXPERTS if wanted.get("num_experts") else ["ffn_hidden_size"]
     for name in names:

@@ -1079,6 +1079,12 @@ _ROWS = (
         "Train with the megatron-core that the message names.",
     ),
     Row(
+        "target/no-hybrid", ("stop",),
+        "HybridModel was asked for, and it has no module for one of the model's tensors.",
+        "The tensor would have no home, so nothing is written.",
+        "Write for GPTModel: --mcore-model gpt.",
+    ),
+    Row(
         "target/no-model", ("warning",),
         "No released megatron-core can build this model; the message says what it lacks.",
         "The checkpoint is exact and comes back bit for bit, but a training job needs its own model"

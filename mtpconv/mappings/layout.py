@@ -154,9 +154,13 @@ def norm_aliases(name: str) -> Iterator[str]:
 def oldest_release(names: Iterable[str]) -> tuple[int, int]:
     """The oldest megatron-core release that writes these logical names.
 
+    A HybridModel's are taken for 0.19's, the first that has them with MTP.
     0.19 gave DSA models norms of their own for the latent projections, and reordered the indexer.
     """
     dsa = ".self_attention.kv_layernorm.weight"
+    names = list(names)
+    if "decoder.final_norm.weight" in names:
+        return (0, 19)
     return (0, 19) if any(name.endswith(dsa) for name in names) else (0, 16)
 
 
@@ -172,6 +176,8 @@ def extra_states(names: Iterable[str], *, stacked: bool) -> dict[str, Shape]:
     modules: dict[str, None] = {}
     for name in names:
         module = name.rpartition(".")[0]
+        if name == "decoder.final_norm.weight":
+            modules["output_layer"] = None  # a HybridModel asks for it, even where its head is tied
         if module.endswith(_NO_EXTRA_STATE):
             continue
         modules[module] = None
