@@ -8,7 +8,7 @@ from pathlib import Path
 from mtpconv.convert.headers import read_header
 from mtpconv.convert.hf import CONFIG, INDEX, HfCheckpoint
 from mtpconv.convert.progress import Advance
-from mtpconv.convert.values import Where, difference, same_bytes
+from mtpconv.convert.values import Where, blocks, difference, same_bytes
 from mtpconv.inventory.diff import header_findings
 from mtpconv.inventory.findings import Finding
 from mtpconv.mappings.spec import TensorSpec
@@ -89,15 +89,8 @@ class Comparison:
 def digest(where: Where) -> bytes:
     """A digest of a payload, to tell equal bytes under two names."""
     state = blake2b(digest_size=16)
-    with where.path.open("rb") as file:
-        file.seek(where.offset)
-        left = where.nbytes
-        while left:
-            block = file.read(min(left, 1 << 20))
-            if not block:
-                break
-            state.update(block)
-            left -= len(block)
+    for block in blocks(where):
+        state.update(block)
     return state.digest()
 
 

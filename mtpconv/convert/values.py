@@ -1,12 +1,11 @@
 """Comparing stored tensors: every byte first, values only where bytes differ."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from io import FileIO
 from math import sqrt
-from pathlib import Path
 
-from mtpconv.convert.execute import BLOCK
-from mtpconv.errors import FormatError
+from mtpconv.convert.execute import BLOCK, Sources
+from mtpconv.convert.virtual import Source
 
 _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -15,7 +14,7 @@ _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 class Where:
     """A contiguous payload of `nbytes` bytes at `offset` of `path`."""
 
-    path: Path
+    path: Source
     offset: int
     nbytes: int
 
@@ -32,19 +31,7 @@ def same_bytes(a: Where, b: Where) -> bool:
     """Whether two payloads are equal bit for bit."""
     if a.nbytes != b.nbytes:
         return False
-    with a.path.open("rb", buffering=0) as left, b.path.open("rb", buffering=0) as right:
-        left.seek(a.offset)
-        right.seek(b.offset)
-        one, two = bytearray(BLOCK), bytearray(BLOCK)
-        done = 0
-        while done < a.nbytes:
-            size = min(BLOCK, a.nbytes - done)
-            _fill(left, memoryview(one)[:size], a.path)
-            _fill(right, memoryview(two)[:size], b.path)
-            if memoryview(one)[:size] != memoryview(two)[:size]:
-                return False
-            done += size
-    return True
+    return all(one == two for one, two in _blocks(a, b))
 
 
 def difference(a: Where, b: Where, dtype: str) -> Difference:
@@ -55,32 +42,31 @@ def difference(a: Where, b: Where, dtype: str) -> Difference:
 
     kind = getattr(torch, _FLOATS[dtype])
     dot = left_square = right_square = largest = 0.0
-    with a.path.open("rb", buffering=0) as left, b.path.open("rb", buffering=0) as right:
-        left.seek(a.offset)
-        right.seek(b.offset)
-        for done in range(0, a.nbytes, BLOCK):
-            size = min(BLOCK, a.nbytes - done)
-            one, two = bytearray(size), bytearray(size)
-            _fill(left, memoryview(one), a.path)
-            _fill(right, memoryview(two), b.path)
-            x = torch.frombuffer(one, dtype=kind).to(torch.float64)
-            y = torch.frombuffer(two, dtype=kind).to(torch.float64)
-            dot += float(x @ y)
-            left_square += float(x @ x)
-            right_square += float(y @ y)
-            # NaN on one side only is an infinite distance, on both sides none.
-            gap = (x - y).abs().nan_to_num(nan=float("inf"))
-            gap[(x.isnan() & y.isnan()) | (x == y)] = 0.0
-            largest = max(largest, float(gap.max()))
+    for one, two in _blocks(a, b):
+        x = torch.frombuffer(one, dtype=kind).to(torch.float64)
+        y = torch.frombuffer(two, dtype=kind).to(torch.float64)
+        dot += float(x @ y)
+        left_square += float(x @ x)
+        right_square += float(y @ y)
+        # NaN on one side only is an infinite distance, on both sides none.
+        gap = (x - y).abs().nan_to_num(nan=float("inf"))
+        gap[(x.isnan() & y.isnan()) | (x == y)] = 0.0
+        largest = max(largest, float(gap.max()))
     norm = sqrt(left_square) * sqrt(right_square)
     # Rounding may push a cosine of one beyond it; NaN where either side holds NaN or is all zero.
     cosine = min(1.0, dot / norm) if norm > 0 else None
     return Difference(cosine if cosine == cosine else None, largest)
 
 
-def _fill(file: FileIO, window: memoryview, path: Path) -> None:
-    while window:
-        count = file.readinto(window)
-        if not count:
-            raise FormatError("file/corrupt", f"{path}: ends before its tensors do")
-        window = window[count:]
+def blocks(where: Where) -> Iterator[memoryview]:
+    """A payload in blocks of at most 1 MiB; each is good until the next."""
+    buffer = memoryview(bytearray(min(BLOCK, where.nbytes)))
+    with Sources() as sources:
+        for done in range(0, where.nbytes, BLOCK):
+            window = buffer[: min(BLOCK, where.nbytes - done)]
+            sources.read(where.path, where.offset + done, window)
+            yield window
+
+
+def _blocks(a: Where, b: Where) -> Iterator[tuple[memoryview, memoryview]]:
+    return zip(blocks(a), blocks(b), strict=True)
