@@ -1,4 +1,4 @@
-"""Keys of config.json against the shapes they fix: which key is it that the tensors contradict?
+"""Keys of config.json against the shapes they fix.
 
 The plan says that a tensor has another shape than the family's rules want; this names the key.
 """
@@ -13,24 +13,29 @@ from mtpconv.mappings.spec import Shape, TensorSpec
 Size = tuple[tuple[str, ...], ...]
 """A sum of products of config keys: `((a, b), (a, c))` is a*b + a*c."""
 
-HIDDEN: Size = (("hidden_size",),)
-VOCAB: Size = (("vocab_size",),)
-_QUERY: Size = (("num_attention_heads", "qk_nope_head_dim"), ("num_attention_heads", "qk_rope_head_dim"))  # fmt: skip
-_VALUE: Size = (("num_attention_heads", "v_head_dim"),)
-_KEY_VALUE: Size = (("num_attention_heads", "qk_nope_head_dim"), ("num_attention_heads", "v_head_dim"))  # fmt: skip
-_HEADS: Size = (("num_attention_heads", "head_dim"),)
-_GROUPS: Size = (("num_key_value_heads", "head_dim"),)
-_EXPERTS: tuple[Size, ...] = ((("n_routed_experts",),), (("num_experts",),), (("num_local_experts",),))  # fmt: skip
-_WIDTH: Size = (("moe_intermediate_size",),)
-_DENSE: Size = (("intermediate_size",),)
+
+def _size(*products: str) -> Size:
+    """`_size("a b", "a c")` is a*b + a*c."""
+    return tuple(tuple(product.split()) for product in products)
+
+
+HIDDEN, VOCAB = _size("hidden_size"), _size("vocab_size")
+_LATENT_Q = _size("num_attention_heads qk_nope_head_dim", "num_attention_heads qk_rope_head_dim")
+_LATENT_KV = _size("num_attention_heads qk_nope_head_dim", "num_attention_heads v_head_dim")
+_LATENT_O = _size("num_attention_heads v_head_dim")
+_Q_RANK, _KV_RANK = _size("q_lora_rank"), _size("kv_lora_rank")
+_HEADS = _size("num_attention_heads head_dim")
+_GROUPS = _size("num_key_value_heads head_dim")
+_EXPERTS = [_size(key) for key in ("n_routed_experts", "num_experts", "num_local_experts")]
+_WIDTH, _DENSE = _size("moe_intermediate_size"), _size("intermediate_size")
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Tensors whose names end so have this shape; an axis that no key fixes is None."""
+    """Tensors whose names end so have this shape."""
 
     end: str
-    axes: tuple[Size | None, ...]
+    axes: tuple[Size, ...]
     latent: bool | None = None
     """True: in latent attention only, False: in other attention only."""
 
@@ -43,14 +48,14 @@ _TABLE = (
     Fixed("input_layernorm.weight", (HIDDEN,)),
     Fixed("post_attention_layernorm.weight", (HIDDEN,)),
     Fixed("model.norm.weight", (HIDDEN,)),
-    Fixed("self_attn.q_a_proj.weight", ((("q_lora_rank",),), HIDDEN)),
-    Fixed("self_attn.q_a_layernorm.weight", ((("q_lora_rank",),),)),
-    Fixed("self_attn.q_b_proj.weight", (_QUERY, (("q_lora_rank",),))),
-    Fixed("self_attn.kv_a_proj_with_mqa.weight", ((("kv_lora_rank",), ("qk_rope_head_dim",)), HIDDEN)),  # fmt: skip
-    Fixed("self_attn.kv_a_layernorm.weight", ((("kv_lora_rank",),),)),
-    Fixed("self_attn.kv_b_proj.weight", (_KEY_VALUE, (("kv_lora_rank",),))),
-    Fixed("self_attn.o_proj.weight", (HIDDEN, _VALUE), latent=True),
-    Fixed("self_attn.q_proj.weight", (_QUERY, HIDDEN), latent=True),
+    Fixed("self_attn.q_a_proj.weight", (_Q_RANK, HIDDEN)),
+    Fixed("self_attn.q_a_layernorm.weight", (_Q_RANK,)),
+    Fixed("self_attn.q_b_proj.weight", (_LATENT_Q, _Q_RANK)),
+    Fixed("kv_a_proj_with_mqa.weight", (_size("kv_lora_rank", "qk_rope_head_dim"), HIDDEN)),
+    Fixed("self_attn.kv_a_layernorm.weight", (_KV_RANK,)),
+    Fixed("self_attn.kv_b_proj.weight", (_LATENT_KV, _KV_RANK)),
+    Fixed("self_attn.o_proj.weight", (HIDDEN, _LATENT_O), latent=True),
+    Fixed("self_attn.q_proj.weight", (_LATENT_Q, HIDDEN), latent=True),
     Fixed("self_attn.o_proj.weight", (HIDDEN, _HEADS), latent=False),
     Fixed("self_attn.q_proj.weight", (_HEADS, HIDDEN), latent=False),
     Fixed("self_attn.k_proj.weight", (_GROUPS, HIDDEN), latent=False),
@@ -58,9 +63,9 @@ _TABLE = (
     Fixed("self_attn.q_proj.bias", (_HEADS,), latent=False),
     Fixed("self_attn.k_proj.bias", (_GROUPS,), latent=False),
     Fixed("self_attn.v_proj.bias", (_GROUPS,), latent=False),
-    Fixed("self_attn.indexer.wq_b.weight", ((("index_n_heads", "index_head_dim"),), (("q_lora_rank",),))),  # fmt: skip
-    Fixed("self_attn.indexer.wk.weight", ((("index_head_dim",),), HIDDEN)),
-    Fixed("self_attn.indexer.weights_proj.weight", ((("index_n_heads",),), HIDDEN)),
+    Fixed("indexer.wq_b.weight", (_size("index_n_heads index_head_dim"), _Q_RANK)),
+    Fixed("indexer.wk.weight", (_size("index_head_dim"), HIDDEN)),
+    Fixed("indexer.weights_proj.weight", (_size("index_n_heads"), HIDDEN)),
     *(Fixed("mlp.gate.weight", (experts, HIDDEN)) for experts in _EXPERTS),
     *(Fixed("mlp.gate.e_score_correction_bias", (experts,)) for experts in _EXPERTS),
     Fixed("mlp.gate_proj.weight", (_DENSE, HIDDEN)),
@@ -120,7 +125,7 @@ def _wrong_axes(
         if len(row.axes) != len(shape):
             continue
         for axis, size in enumerate(row.axes):
-            if size is None or not _known(values, *(key for product in size for key in product)):
+            if not _known(values, *(key for product in size for key in product)):
                 continue
             expected = _evaluate(size, values)
             if expected != shape[axis]:

@@ -1,12 +1,11 @@
 """`mtpconv gate`: is this checkpoint fit to be exported or uploaded? One verdict, many checks."""
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from mtpconv.convert.hf import is_hf, open_hf, require_folder
-from mtpconv.gate.engines.table import FLAGS, TITLES, Engine
+from mtpconv.convert.hf import open_hf, require_folder
+from mtpconv.gate.engines.table import FLAGS, TITLES
 from mtpconv.gate.hf_checks import check_hf, engine_check
 from mtpconv.gate.outcome import Outcome, attempt, counted
 from mtpconv.gate.policy import Allowance, Policy, Sorted, accept
@@ -25,7 +24,7 @@ def gate(checkpoint: Path, policy: Policy) -> Report:
     if policy.engine is not None:
         outcomes.append(attempt("serving", partial(engine_check, policy.engine, hf)))
     subject = _subject(hf.config)
-    return _report(checkpoint, subject, outcomes, policy)
+    return _report(subject, outcomes, policy)
 
 
 def _subject(config: dict[str, object]) -> str:
@@ -34,7 +33,7 @@ def _subject(config: dict[str, object]) -> str:
     return str(named or config.get("model_type") or "unknown model")
 
 
-def _report(checkpoint: Path, subject: str, outcomes: list[Outcome], policy: Policy) -> Report:
+def _report(subject: str, outcomes: list[Outcome], policy: Policy) -> Report:
     findings = _unique(outcomes)
     sorted_ = accept(findings, policy.allow)
     counted_ids = set(map(id, sorted_.counted))
@@ -56,7 +55,7 @@ def _report(checkpoint: Path, subject: str, outcomes: list[Outcome], policy: Pol
         counted_findings,
         tuple(Check(outcome.id, _status(outcome, sorted_)) for outcome in outcomes),
         _facts(outcomes, sorted_, policy),
-        _next_step(checkpoint, wrong, stops, policy),
+        _next_step(wrong, stops, policy),
         status_counts(counted_findings),
         _extra(policy),
         could_not_check=could_not,
@@ -89,9 +88,7 @@ def _status(outcome: Outcome, sorted_: Sorted) -> Status:
     return "pass"
 
 
-def _facts(
-    outcomes: list[Outcome], sorted_: Sorted, policy: Policy
-) -> tuple[tuple[str, str], ...]:
+def _facts(outcomes: list[Outcome], sorted_: Sorted, policy: Policy) -> tuple[tuple[str, str], ...]:
     facts = [(outcome.id, f"{_word(outcome, sorted_):<9}{outcome.text}") for outcome in outcomes]
     if policy.where is not None:
         facts.append(("policy", str(policy.where)))
@@ -135,7 +132,7 @@ def _reason(
     return text
 
 
-_SUMMARIES = ("mtp/", "tie/", "config/", "vocab/", "fp8/config", "gate/engine-key")
+_SUMMARIES = ("mtp/", "tie/", "config/", "vocab/", "gate/engine-key")
 
 
 def _most_telling(wrong: list[Finding]) -> Finding:
@@ -143,9 +140,7 @@ def _most_telling(wrong: list[Finding]) -> Finding:
     return next((f for f in wrong if f.id.startswith(_SUMMARIES)), wrong[0])
 
 
-def _next_step(
-    checkpoint: Path, wrong: list[Finding], stops: list[Finding], policy: Policy
-) -> str:
+def _next_step(wrong: list[Finding], stops: list[Finding], policy: Policy) -> str:
     if wrong:
         first = _most_telling(wrong)
         return (
@@ -157,7 +152,9 @@ def _next_step(
         return f"No verdict.{mend} --allow {stops[0].id} leaves that part out, by name."
     if policy.engine is None:
         return "Headers only: mtpconv roundtrip --check compares every byte."
-    return f"Fit to serve. Turn MTP on in {TITLES[policy.engine]} with\n  {FLAGS[policy.engine]}"
+    # Long enough that the flag begins, and stays on, a line of its own.
+    where = f"In {TITLES[policy.engine]} this is the flag that turns it on:"
+    return f"Fit to serve with MTP. {where} {FLAGS[policy.engine]}"
 
 
 def _extra(policy: Policy) -> dict[str, object]:

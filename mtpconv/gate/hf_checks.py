@@ -19,7 +19,7 @@ from mtpconv.errors import MtpconvError
 from mtpconv.gate.config_sizes import contradictions, layer_contradictions
 from mtpconv.gate.engines.check import Files, check_engine, has_mtp_table, stored_layers
 from mtpconv.gate.engines.parts import text_config
-from mtpconv.gate.engines.table import TITLES, Engine
+from mtpconv.gate.engines.table import Engine
 from mtpconv.gate.outcome import Outcome, attempt, counted, having
 from mtpconv.gate.scales import fp8_weights, scale_findings
 from mtpconv.gate.vocabulary import embedding_rows, tokenizer_entries, vocabulary_findings
@@ -60,13 +60,12 @@ def check_hf(hf: HfCheckpoint) -> list[Outcome]:
 
 
 def prove(hf: HfCheckpoint) -> Proof:
-    """There and back on headers, for the newest layout: the verdict must not depend on what is
-    installed here."""
+    """There and back on headers, for the newest layout, whatever is installed here."""
     try:
         both = prove_both(hf, Way(target_mcore=NEWEST), "auto")
     except MtpconvError as error:
         finding = Finding(error.id, "error", error.what, hint=error.mend)
-        return Proof(None, Outcome("plan", error.what, (finding,), stopped=True))
+        return Proof(None, Outcome("plan", "see below", (finding,), stopped=True))
     if both.back is None:
         text = "not whole on the way to Megatron"
     else:
@@ -179,17 +178,17 @@ def dtype_check(hf: HfCheckpoint) -> Outcome:
         for name, spec in hf.tensors.items()
         if name.endswith("e_score_correction_bias") and spec.dtype in ("BF16", "F16")
     ]
-    findings = [
-        Finding(
-            "dtype/narrowed", "warning",
-            f"{name} is {spec.dtype}; releases keep a router's bias in F32", "retyped", name,
-            expected="F32", actual=spec.dtype,
-            hint="rounded, it sends tokens to other experts",
-        )  # fmt: skip
-        for name, spec in narrow
-    ]
+    findings = [_narrowed(name, spec) for name, spec in narrow]
     text = ", ".join(f"{dtype} {count:,}" for dtype, count in dtypes(hf.tensors).items())
     return Outcome("dtypes", text, tuple(findings))
+
+
+def _narrowed(name: str, spec: TensorSpec) -> Finding:
+    return Finding(
+        "dtype/narrowed", "warning",
+        f"{name} is {spec.dtype}; releases keep a router's bias in F32", "retyped", name,
+        expected="F32", actual=spec.dtype, hint="rounded, it sends tokens to other experts",
+    )  # fmt: skip
 
 
 def scale_check(hf: HfCheckpoint) -> Outcome:
@@ -201,7 +200,9 @@ def scale_check(hf: HfCheckpoint) -> Outcome:
     return Outcome("scales", f"{counted(len(weights), 'FP8 weight')}, each with a scale", findings)
 
 
-def vocab_check(config: Mapping[str, Any], tensors: Mapping[str, TensorSpec], root: Path) -> Outcome:
+def vocab_check(
+    config: Mapping[str, Any], tensors: Mapping[str, TensorSpec], root: Path
+) -> Outcome:
     """Embedding rows, config and tokenizer."""
     entries = tokenizer_entries(root)
     rows = embedding_rows(tensors)
@@ -213,10 +214,8 @@ def vocab_check(config: Mapping[str, Any], tensors: Mapping[str, TensorSpec], ro
 
 def engine_files(hf: HfCheckpoint) -> Files:
     """The folder as an engine opens it: the shards the index names, and the others."""
-    stray = []
-    for finding in hf.findings:
-        if finding.id == "index/stray-shard":
-            stray.append((finding.name, read_header(hf.root / finding.name).tensors))
+    names = [f.name for f in hf.findings if f.id == "index/stray-shard"]
+    stray = [(name, read_header(hf.root / name).tensors) for name in names]
     return Files(tuple(hf.headers), tuple(stray))
 
 
@@ -227,7 +226,7 @@ def engine_check(engine: Engine, hf: HfCheckpoint) -> Outcome:
         return Outcome("serving", f"{family.model_type} has no MTP to turn on", ran=False)
     served = check_engine(engine, hf.config, hf.tensors, engine_files(hf))
     kinds = Counter(finding.severity for finding in served.findings)
-    text = f"{TITLES[engine]} runs {counted(served.layers, 'MTP layer')}, {counted(served.needed, 'tensor')} needed"
+    text = f"{counted(served.layers, 'MTP layer')}, {counted(served.needed, 'tensor')} needed"
     if not kinds["error"]:
         text += ", all there"
     return Outcome("serving", text, served.findings)

@@ -30,7 +30,7 @@ def attempt(id: str, check: Callable[[], Outcome]) -> Outcome:
         # Contradictory RoPE settings stop a conversion; here they are what the check is to find.
         verdict = error.id == "config/rope-schema"
         finding = Finding(error.id, "error", error.what, hint=error.mend)
-        return Outcome(id, error.what, (finding,), stopped=not verdict)
+        return Outcome(id, "see below", (finding,), stopped=not verdict)
 
 
 def counted(count: int, word: str) -> str:

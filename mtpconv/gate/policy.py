@@ -118,6 +118,31 @@ def _wrong(path: Path, key: str, wanted: str) -> ConfigError:
     return ConfigError("gate/bad-policy", f"{path}: {key!r} must be {wanted}")
 
 
+def with_options(
+    policy: Policy,
+    *,
+    engine: Engine | None,
+    reference: Path | None,
+    base: Path | None,
+    parity: Path | None,
+    strict: bool,
+    allow: Iterable[str],
+) -> Policy:
+    """The policy with a command line's options, which go before it; what is allowed adds up.
+
+    Raises ConfigError (`gate/unknown-id`) for an id that does not exist.
+    """
+    return Policy(
+        engine or policy.engine,
+        reference or policy.reference,
+        base or policy.base,
+        parity or policy.parity,
+        strict or policy.strict,
+        (*policy.allow, *(allowance(text, "--allow") for text in allow)),
+        policy.where,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Sorted:
     """Findings after the policy: those that count, those accepted, and allowances without use."""

@@ -63,7 +63,9 @@ def vocabulary_findings(
         return
     stated = config.get("vocab_size")
     if type(stated) is int and stated != rows:
-        yield _mismatch(f"config.json: vocab_size is {stated}, the embedding has {rows} rows", stated, rows)
+        yield _mismatch(
+            f"config.json: vocab_size is {stated}, the embedding has {rows} rows", stated, rows
+        )
     if head is not None and head != rows:
         yield _mismatch(f"the head has {head} rows, the embedding {rows}", rows, head)
     if entries is not None and entries > rows:
@@ -75,7 +77,9 @@ def vocabulary_findings(
         value = config.get(key)
         for id in value if isinstance(value, list) else [value]:
             if type(id) is int and id >= rows:
-                yield _mismatch(f"config.json: {key} is {id}, the embedding has {rows} rows", f"< {rows}", id)
+                yield _mismatch(
+                    f"config.json: {key} is {id}, the embedding has {rows} rows", f"< {rows}", id
+                )
 
 
 def _mismatch(message: str, expected: object, actual: object) -> Finding:

@@ -22,9 +22,9 @@ _WIDE = ("BF16", "F16", "F32")
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The folder as an engine opens it: `stray` are shards no index entry names, with their tensors.
+    """The folder as an engine opens it.
 
-    `indexed` are the others.
+    `stray` are shards that no index entry names, with their tensors; `indexed` are the others.
     """
 
     indexed: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ def check_engine(engine: Engine, config: Config, tensors: Observed, files: Files
     if loader is None:
         message = f"{title} has no MTP loader for {model_type}; it would serve without drafting"
         return Served(0, 0, (Finding("gate/engine-unsupported", "error", message),))
-    only = _consolidated(engine, files)
+    only = list(_consolidated(engine, files))
     if only:
         return Served(0, 0, tuple(only))
     seen = dict(tensors)
@@ -80,7 +80,10 @@ def check_engine(engine: Engine, config: Config, tensors: Observed, files: Files
         # The one file SGLang adds to those of the index.
         seen |= dict(files.stray).get("mtp.safetensors", {})
     stored = stored_layers(config, seen)
-    found = [*_key(title, loader, serving, text, stored), *_layers(title, loader, serving, text, stored)]
+    found = [
+        *_key(title, loader, serving, text, stored),
+        *_layers(title, loader, serving, text, stored),
+    ]
     layers = _used(loader, serving, text)
     needed: Names = {}
     for k in range(layers):
@@ -147,17 +150,17 @@ def _layers(
     """More or fewer layers stored than the engine runs."""
     used = _used(loader, serving, text)
     if loader.folds and stored > 1:
-        message = f"{title} loads all {stored} MTP layers into the same parameters: the last one wins"
+        message = (
+            f"{title} loads all {stored} MTP layers into the same parameters: the last one wins"
+        )
         yield Finding(
             "gate/engine-layers", "error", message, expected="1", actual=str(stored),
             hint="export one MTP layer for it",
         )  # fmt: skip
-    elif stored > used:
-        usual = serving.key is None and stored == serving.released
+    elif stored > used and not (serving.key is None and stored == serving.released):
         message = f"{title} runs {used} of the {stored} MTP layers stored"
-        severity = "info" if usual else "warning"
         yield Finding(
-            "gate/engine-layers", "info" if severity == "info" else "warning", message,
+            "gate/engine-layers", "warning", message,
             expected=str(stored), actual=str(used),
         )  # fmt: skip
     if serving.key is None and 0 < stored < serving.released and used <= stored:
@@ -224,7 +227,10 @@ def _unopened(
     for file, held in files.stray:
         lost = [name for name in held if name.startswith(heads) and name not in tensors]
         if lost and lost[0] not in seen:
-            message = f"{title} will not open {file}, which holds {len(lost):,} MTP tensors: no index entry names it"
+            message = (
+                f"{title} will not open {file}, which holds {len(lost):,} MTP tensors:"
+                " no index entry names it"
+            )
             yield Finding(
                 "gate/engine-ignores-shard", "error", message, name=file,
                 hint="mtpconv reindex adds it to the index",
@@ -292,9 +298,9 @@ def _cast(engine: Engine, config: Config, needed: Names, seen: Observed) -> Iter
             else "SGLang stops, for it would have to cast it down"
         )
         yield Finding(
-            "gate/engine-cast", "error", f"{name} is {spec.dtype}, but {method} applies to it: {what}",
-            "retyped", name, expected=f"{method}, or the module excluded by its whole name",
-            actual=spec.dtype,
+            "gate/engine-cast", "error",
+            f"{name} is {spec.dtype}, but {method} applies to it: {what}", "retyped", name,
+            expected=f"{method}, or the module excluded by its whole name", actual=spec.dtype,
         )  # fmt: skip
 
 
@@ -324,7 +330,7 @@ _COPIES = tuple(
 def _copies(
     engine: Engine, serving: Serving, text: Config, layers: int, needed: Names, seen: Observed
 ) -> Iterator[Finding]:
-    """vLLM's last pipeline stage holds no embedding, so it takes the layer's own."""
+    """The last pipeline stage holds no embedding, so it takes the layer's own."""
     if engine != "vllm" or any(name.endswith("embed_tokens.weight") for name in needed):
         return
     names = [f"{serving.prefix(text, k)}embed_tokens.weight" for k in range(layers)]

@@ -140,7 +140,9 @@ def _mimo_v2_layer(config: Config, observed: Observed, k: int) -> Names:
     p = _mimo_v2(config, k)
     names = _wrapper(p, "final_layernorm") | plain(p, "input_layernorm", "pre_mlp_layernorm")
     attention = gqa(p)
-    if f"{p}self_attn.qkv_proj.weight" in observed:
+    # V2.5 stores the three joined; both engines read either form.
+    apart = any(f"{p}self_attn.{part}_proj.weight" in observed for part in "qkv")
+    if not apart and config.get("model_type") != "mimo_v2_flash":
         attention = linear(f"{p}self_attn.", "qkv_proj") | plain(f"{p}self_attn.", "o_proj")
     if config.get("add_swa_attention_sink_bias"):
         attention[f"{p}self_attn.attention_sink_bias"] = False
