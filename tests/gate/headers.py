@@ -5,7 +5,7 @@ no listing, from the engines' loaders): the tables under test are never asked.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,13 @@ Tensors = dict[str, Spec]
 H, V, M, E, L = 64, 256, 40, 4, 2
 
 
-def write(folder: Path, config: Mapping[str, Any], shards: Mapping[str, Tensors], *, indexed: tuple[str, ...] | None = None) -> Path:  # fmt: skip
+def write(
+    folder: Path,
+    config: Mapping[str, Any],
+    shards: Mapping[str, Tensors],
+    *,
+    indexed: tuple[str, ...] | None = None,
+) -> Path:
     """A folder of `shards`; with `indexed` only those are named in the index."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -59,11 +65,14 @@ def trunk(prefix: str = "model.") -> Tensors:
     return ends | bf16(f"{prefix}norm.weight", shape=(H,))
 
 
-def fp8(tensors: Tensors, *, plain: tuple[str, ...] = ("norm", "gate.", "eh_proj", "bias", "embed", "head", "weights_proj", "fc.")) -> Tensors:  # fmt: skip
+_PLAIN = ("norm", "gate.", "eh_proj", "bias", "embed", "head", "weights_proj", "fc.")
+
+
+def fp8(tensors: Tensors) -> Tensors:
     """The same with its matrices as FP8 of 128 x 128 blocks; norms, routers and ends stay."""
     out: Tensors = {}
     for name, (shape, dtype) in tensors.items():
-        if len(shape) != 2 or any(word in name for word in plain):
+        if len(shape) != 2 or any(word in name for word in _PLAIN):
             out[name] = (shape, dtype)
             continue
         out[name] = (shape, "F8_E4M3")
@@ -130,89 +139,118 @@ def two_norms(p: str) -> Tensors:
     return norms(p, "input_layernorm", "post_attention_layernorm")
 
 
-def mtp_layer(family: str, k: int = 0) -> Tensors:
-    """Every tensor of MTP layer k as the family's release stores it, copies left out."""
-    p = f"model.layers.{L + k}."
-    if family in ("deepseek_v3", "glm4_moe_lite"):
-        own = eh(p) | norms(p, "shared_head.norm") | two_norms(p) | mla(p) | moe(p)
-        return own | (
-            bf16(f"{p}embed_tokens.weight", shape=(V, H)) if family.endswith("lite") else {}
-        )
-    if family in ("deepseek_v32", "glm_moe_dsa"):
-        return mtp_layer("deepseek_v3", k) | indexer(p)
-    if family == "glm4_moe":
-        attention = gqa(p, bias=True, qk=True)
-        return eh(p) | norms(p, "shared_head.norm") | two_norms(p) | attention | moe(p)
-    if family == "mimo":
-        p = f"model.mtp_layers.{k}."
-        wrapper = norms(p, "token_layernorm", "hidden_layernorm", "final_layernorm")
-        wrapper |= bf16(f"{p}input_proj.weight", shape=(H, 2 * H))
-        return wrapper | two_norms(p) | gqa(p, bias=True) | mlp(f"{p}mlp.")
-    if family in ("mimo_v2", "mimo_v2_flash"):
-        p = f"model.mtp.layers.{k}."
-        a = f"{p}self_attn."
-        out = eh(p) | norms(p, "final_layernorm", "input_layernorm", "pre_mlp_layernorm")
-        out |= bf16(f"{a}attention_sink_bias", shape=(4,)) | mlp(f"{p}mlp.")
-        parts = ("qkv_proj",) if family == "mimo_v2" else ("q_proj", "k_proj", "v_proj")
-        return out | bf16(*(f"{a}{part}.weight" for part in (*parts, "o_proj")))
-    if family in ("qwen3_next", "qwen3_5_moe", "qwen3_5", "exaone_moe"):
-        p = f"mtp.layers.{k}."
-        out = norms("mtp.", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
-        out |= bf16("mtp.fc.weight", shape=(H, 2 * H)) | two_norms(p) | gqa(p, qk=True)
-        if family in ("qwen3_5", "exaone_moe"):
-            return out | mlp(f"{p}mlp.")
-        out |= bf16(f"{p}mlp.gate.weight", shape=(E, H)) | experts(f"{p}mlp.experts.")
-        out |= bf16(f"{p}mlp.shared_expert_gate.weight", shape=(1, H))
-        return out | mlp(f"{p}mlp.shared_expert.")
-    if family == "bailing_moe_v2":
-        a = f"{p}attention."
-        out = eh(p) | norms(p, "final_layernorm") | two_norms(p)
-        out |= bf16(f"{a}query_key_value.weight", f"{a}dense.weight")
-        out |= norms(a, "query_layernorm", "key_layernorm")
-        out |= bf16(f"{p}mlp.gate.weight") | bf16(f"{p}mlp.gate.expert_bias", shape=(E,))
-        return out | experts(f"{p}mlp.experts.") | mlp(f"{p}mlp.shared_experts.")
-    if family == "hy_v3":
-        out = eh(p) | norms(p, "final_layernorm") | two_norms(p) | gqa(p, qk=True)
-        out |= bf16(f"{p}mlp.router.gate.weight") | bf16(f"{p}mlp.expert_bias", shape=(E,))
-        return out | experts(f"{p}mlp.experts.") | mlp(f"{p}mlp.shared_mlp.")
-    if family == "ernie4_5_moe":
-        p = f"model.mtp_block.{k}."
-        outer = bf16(
-            f"model.mtp_emb_norm.{k}.weight", f"model.mtp_hidden_norm.{k}.weight", shape=(H,)
-        )
-        outer |= bf16(f"model.mtp_linear_proj.{k}.weight", shape=(H, 2 * H))
-        return outer | two_norms(p) | gqa(p) | mlp(f"{p}mlp.")
-    if family == "longcat_flash":
-        p = f"model.mtp.layers.{k}."
-        out = norms(p, "enorm.m", "hnorm.m") | bf16(f"{p}eh_proj.weight", shape=(H, 2 * H))
-        out |= two_norms(p) | mla(p) | mlp(f"{p}transformer_layer.mlp.")
-        return (
-            out | norms("model.mtp.", "norm") | bf16("model.mtp.embed_tokens.weight", shape=(V, H))
-        )
-    if family in ("step3p5", "step3p7"):
-        head = bf16(f"{p}transformer.shared_head.output.weight", shape=(V, H))
-        head |= norms(p, "transformer.shared_head.norm")
-        return eh(p) | head | two_norms(p) | step_attention(p) | mlp(f"{p}mlp.")
-    if family == "nemotron_h":
-        first, last = f"mtp.layers.{2 * k}.", f"mtp.layers.{2 * k + 1}."
-        out = eh(first) | norms(first, "norm") | norms(last, "norm", "final_layernorm")
-        return out | nemotron_mixer(first, "*") | nemotron_mixer(last, "E")
-    assert family == "deepseek_v4"
+def trailing(k: int) -> str:
+    return f"model.layers.{L + k}."
+
+
+def _deepseek(k: int) -> Tensors:
+    p = trailing(k)
+    return eh(p) | norms(p, "shared_head.norm") | two_norms(p) | mla(p) | moe(p)
+
+
+def _deepseek_dsa(k: int) -> Tensors:
+    return _deepseek(k) | indexer(trailing(k))
+
+
+def _glm4_moe_lite(k: int) -> Tensors:
+    return _deepseek(k) | bf16(f"{trailing(k)}embed_tokens.weight", shape=(V, H))
+
+
+def _glm4_moe(k: int) -> Tensors:
+    p = trailing(k)
+    attention = gqa(p, bias=True, qk=True)
+    return eh(p) | norms(p, "shared_head.norm") | two_norms(p) | attention | moe(p)
+
+
+def _mimo(k: int) -> Tensors:
+    p = f"model.mtp_layers.{k}."
+    wrapper = norms(p, "token_layernorm", "hidden_layernorm", "final_layernorm")
+    wrapper |= bf16(f"{p}input_proj.weight", shape=(H, 2 * H))
+    return wrapper | two_norms(p) | gqa(p, bias=True) | mlp(f"{p}mlp.")
+
+
+def _mimo_v2(k: int, *parts: str) -> Tensors:
+    p = f"model.mtp.layers.{k}."
+    a = f"{p}self_attn."
+    out = eh(p) | norms(p, "final_layernorm", "input_layernorm", "pre_mlp_layernorm")
+    out |= bf16(f"{a}attention_sink_bias", shape=(4,)) | mlp(f"{p}mlp.")
+    return out | bf16(*(f"{a}{part}.weight" for part in (*(parts or ("qkv_proj",)), "o_proj")))
+
+
+def _mimo_v2_flash(k: int) -> Tensors:
+    return _mimo_v2(k, "q_proj", "k_proj", "v_proj")
+
+
+def _qwen_dense(k: int) -> Tensors:
+    p = f"mtp.layers.{k}."
+    return _qwen(k) | mlp(f"{p}mlp.")
+
+
+def _qwen(k: int) -> Tensors:
+    p = f"mtp.layers.{k}."
+    out = norms("mtp.", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+    return out | bf16("mtp.fc.weight", shape=(H, 2 * H)) | two_norms(p) | gqa(p, qk=True)
+
+
+def _qwen_moe(k: int) -> Tensors:
+    m = f"mtp.layers.{k}.mlp."
+    out = _qwen(k) | bf16(f"{m}gate.weight", shape=(E, H)) | experts(f"{m}experts.")
+    return out | bf16(f"{m}shared_expert_gate.weight", shape=(1, H)) | mlp(f"{m}shared_expert.")
+
+
+def _ling(k: int) -> Tensors:
+    p = trailing(k)
+    a = f"{p}attention."
+    out = eh(p) | norms(p, "final_layernorm") | two_norms(p)
+    out |= bf16(f"{a}query_key_value.weight", f"{a}dense.weight")
+    out |= norms(a, "query_layernorm", "key_layernorm")
+    out |= bf16(f"{p}mlp.gate.weight") | bf16(f"{p}mlp.gate.expert_bias", shape=(E,))
+    return out | experts(f"{p}mlp.experts.") | mlp(f"{p}mlp.shared_experts.")
+
+
+def _hy_v3(k: int) -> Tensors:
+    p = trailing(k)
+    out = eh(p) | norms(p, "final_layernorm") | two_norms(p) | gqa(p, qk=True)
+    out |= bf16(f"{p}mlp.router.gate.weight") | bf16(f"{p}mlp.expert_bias", shape=(E,))
+    return out | experts(f"{p}mlp.experts.") | mlp(f"{p}mlp.shared_mlp.")
+
+
+def _ernie(k: int) -> Tensors:
+    p = f"model.mtp_block.{k}."
+    out = norms("model.", f"mtp_emb_norm.{k}", f"mtp_hidden_norm.{k}")
+    out |= bf16(f"model.mtp_linear_proj.{k}.weight", shape=(H, 2 * H))
+    return out | two_norms(p) | gqa(p) | mlp(f"{p}mlp.")
+
+
+def _longcat(k: int) -> Tensors:
+    p = f"model.mtp.layers.{k}."
+    out = norms(p, "enorm.m", "hnorm.m") | bf16(f"{p}eh_proj.weight", shape=(H, 2 * H))
+    out |= two_norms(p) | mla(p) | mlp(f"{p}transformer_layer.mlp.")
+    return out | norms("model.mtp.", "norm") | bf16("model.mtp.embed_tokens.weight", shape=(V, H))
+
+
+def _step(k: int) -> Tensors:
+    p = trailing(k)
+    head = bf16(f"{p}transformer.shared_head.output.weight", shape=(V, H))
+    head |= norms(p, "transformer.shared_head.norm")
+    return eh(p) | head | two_norms(p) | step_attention(p) | mlp(f"{p}mlp.")
+
+
+def _nemotron(k: int) -> Tensors:
+    first, last = f"mtp.layers.{2 * k}.", f"mtp.layers.{2 * k + 1}."
+    out = eh(first) | norms(first, "norm") | norms(last, "norm", "final_layernorm")
+    return out | nemotron_mixer(first, "*") | nemotron_mixer(last, "E")
+
+
+def _deepseek_v4(k: int) -> Tensors:
     p = f"mtp.{k}."
     out = norms(p, "enorm", "hnorm", "norm", "attn_norm", "ffn_norm", "attn.kv_norm", "attn.q_norm")
     for name in (
-        "e_proj",
-        "h_proj",
-        "attn.wkv",
-        "attn.wo_a",
-        "attn.wo_b",
-        "attn.wq_a",
-        "attn.wq_b",
-    ):
+        "e_proj", "h_proj", "attn.wkv", "attn.wo_a", "attn.wo_b", "attn.wq_a", "attn.wq_b",
+        *(f"ffn.shared_experts.{part}" for part in ("w1", "w2", "w3")),
+    ):  # fmt: skip
         out |= {f"{p}{name}.weight": ((M, H), "F8_E4M3"), f"{p}{name}.scale": ((1, 1), "F8_E8M0")}
     for part in ("w1", "w2", "w3"):
-        s = f"{p}ffn.shared_experts.{part}"
-        out |= {f"{s}.weight": ((M, H), "F8_E4M3"), f"{s}.scale": ((1, 1), "F8_E8M0")}
         for e in range(E):
             x = f"{p}ffn.experts.{e}.{part}"
             out |= {f"{x}.weight": ((M, H // 2), "I8"), f"{x}.scale": ((M, 2), "F8_E8M0")}
@@ -220,6 +258,36 @@ def mtp_layer(family: str, k: int = 0) -> Tensors:
     fixed = ["attn.attn_sink", "ffn.gate.bias"]
     fixed += [f"hc_{a}_{b}" for a in ("attn", "ffn", "head") for b in ("base", "fn", "scale")]
     return out | {f"{p}{name}": ((4,), "F32") for name in fixed}
+
+
+MTP_LAYER: dict[str, Callable[[int], Tensors]] = {
+    "deepseek_v3": _deepseek,
+    "deepseek_v32": _deepseek_dsa,
+    "glm_moe_dsa": _deepseek_dsa,
+    "glm4_moe": _glm4_moe,
+    "glm4_moe_lite": _glm4_moe_lite,
+    "mimo": _mimo,
+    "mimo_v2": _mimo_v2,
+    "mimo_v2_flash": _mimo_v2_flash,
+    "qwen3_next": _qwen_moe,
+    "qwen3_5_moe": _qwen_moe,
+    "qwen3_5": _qwen_dense,
+    "exaone_moe": _qwen_dense,
+    "bailing_moe_v2": _ling,
+    "hy_v3": _hy_v3,
+    "ernie4_5_moe": _ernie,
+    "longcat_flash": _longcat,
+    "step3p5": _step,
+    "step3p7": _step,
+    "nemotron_h": _nemotron,
+    "deepseek_v4": _deepseek_v4,
+}
+FAMILIES = tuple(MTP_LAYER)
+
+
+def mtp_layer(family: str, k: int = 0) -> Tensors:
+    """Every tensor of MTP layer k as the family's release stores it, copies left out."""
+    return MTP_LAYER[family](k)
 
 
 def step_attention(p: str) -> Tensors:
@@ -269,11 +337,3 @@ def tensors_of(family: str) -> Tensors:
     for k in range(LAYERS.get(family, 1)):
         out |= mtp_layer(family, k)
     return out
-
-
-FAMILIES = (
-    "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "glm4_moe_lite", "mimo", "mimo_v2",
-    "mimo_v2_flash", "qwen3_next", "qwen3_5_moe", "qwen3_5", "bailing_moe_v2", "hy_v3",
-    "ernie4_5_moe", "longcat_flash", "step3p5", "step3p7", "nemotron_h", "exaone_moe",
-    "deepseek_v4",
-)  # fmt: skip
