@@ -7,6 +7,7 @@ from mtpconv.cli import (  # noqa: F401  (importing them adds their commands)
     convert,
     diff,
     findings,
+    gate,
     look,
     parity,
     repair,

@@ -473,7 +473,7 @@ _ROWS = (
     ),
     # --- dtype ----------------------------------------------------------------------------------
     Row(
-        "dtype/narrowed", ("error",),
+        "dtype/narrowed", ("error", "warning"),
         "Values do not survive the dtype they would be written in.",
         "Rounded router biases move tokens to other experts; rounded weights are another model.",
         "Keep the wider dtype: give a --like whose header says so.",
@@ -563,6 +563,109 @@ _ROWS = (
         "The operating system failed to read a file.",
         "A tensor could not be read.",
         "Check the disk or the network file system, then run again.",
+    ),
+    # --- fp8 --------------------------------------------------------------------------------------
+    Row(
+        "fp8/config-mismatch", ("error",),
+        "The quantization_config announces FP8 weights and there are none, or the other way "
+        "round.",
+        "Engines read codes as values, or wide weights into FP8 parameters without a scale.",
+        "Take weights and config.json from the same export.",
+    ),
+    Row(
+        "fp8/scale-missing", ("error",),
+        "An FP8 weight has no scale beside it.",
+        "Engines leave the scale uninitialised without a word; the weight's values cannot be "
+        "told.",
+        "Take the tensor and its scale again from where they came.",
+    ),
+    Row(
+        "fp8/scale-shape", ("error",),
+        "A scale's shape does not fit the weight it belongs to.",
+        "Blocks are multiplied by other blocks' scales.",
+        "Take the tensor and its scale again from where they came.",
+    ),
+    # --- gate -------------------------------------------------------------------------------------
+    Row(
+        "gate/allow-unused", ("info",),
+        "A finding that --allow or the policy accepts did not occur.",
+        "Nothing; but a stale entry will one day accept what it was not meant for.",
+        "Remove the entry.",
+    ),
+    Row(
+        "gate/bad-policy", ("stop",),
+        "mtpconv.toml, or [tool.mtpconv] in pyproject.toml, has an unknown key or a wrong value.",
+        "The gate would look at something else than the project meant.",
+        "Correct the key; the error names the known ones.",
+    ),
+    Row(
+        "gate/engine-cast", ("error",),
+        "A wide MTP weight lies where the engine builds a quantised layer, for the "
+        "quantization_config does not exclude that module by its whole name.",
+        "vLLM casts it and never fills its scale, so drafts are noise and half the speed is lost "
+        "without a word; SGLang stops.",
+        "List the module's whole name in modules_to_not_convert (a layer's bare prefix excludes "
+        "nothing), or quantise it.",
+    ),
+    Row(
+        "gate/engine-copies", ("info",),
+        "An MTP layer has no embedding of its own, and the engine's last pipeline stage has none "
+        "to share.",
+        "Nothing without pipeline parallelism.",
+        "Serve without pipeline parallelism, or export with the copies.",
+    ),
+    Row(
+        "gate/engine-ignores-shard", ("error",),
+        "A file on disk that the engine will not open: no index entry names it, or another file "
+        "goes before it.",
+        "Its tensors stay uninitialised in the engine, mostly without a word.",
+        "`mtpconv reindex` lists every shard; move a stray consolidated file away.",
+    ),
+    Row(
+        "gate/engine-key", ("error",),
+        "The config key that announces MTP is absent where the engine needs it, or has a value it "
+        "refuses.",
+        "The engine stops when MTP is asked for, or leaves it off without a word.",
+        "Set the key to the number of MTP layers stored (1 where the engine takes no other).",
+    ),
+    Row(
+        "gate/engine-layers", ("error", "warning"),
+        "The engine runs another number of MTP layers than are stored.",
+        "Layers that it does not run are dead weight; layers that overwrite each other draft "
+        "badly.",
+        "Set the config key to the number stored, or export the layers the engine runs.",
+    ),
+    Row(
+        "gate/engine-missing", ("error",),
+        "A tensor that the engine's MTP loader needs is not in any file it opens.",
+        "Most loaders say nothing and keep whatever the memory held: the engine runs, no draft is "
+        "accepted, half the speed is lost.",
+        "Restore the tensor from the release: `mtpconv graft`, or export again with --like.",
+    ),
+    Row(
+        "gate/engine-unknown", ("stop",),
+        "What the engine asks of this model type's MTP layers is not known to this package.",
+        "The check that was asked for cannot be made.",
+        "Leave --for out, or accept it by name: the other checks hold all the same.",
+    ),
+    Row(
+        "gate/engine-unread", ("error", "warning"),
+        "A tensor of an MTP layer that the engine has no parameter for.",
+        "It is skipped without a word, or stops the loader; often it is a misnamed tensor that is "
+        "missing elsewhere.",
+        "Compare its name with the release's.",
+    ),
+    Row(
+        "gate/engine-unsupported", ("error",),
+        "The engine has no MTP loader for this model type.",
+        "It serves the model without drafting.",
+        "Serve with the other engine, or without MTP.",
+    ),
+    Row(
+        "gate/unknown-id", ("stop",),
+        "--allow or the policy names a finding that does not exist.",
+        "The finding that was meant would not be accepted.",
+        "Correct the id; `mtpconv explain-finding` knows them all.",
     ),
     # --- graft ----------------------------------------------------------------------------------
     Row(
@@ -1173,6 +1276,13 @@ _ROWS = (
     ),
     # --- vocab ----------------------------------------------------------------------------------
     Row(
+        "vocab/mismatch", ("error",),
+        "Embedding rows, config.json and tokenizer do not agree on the size of the vocabulary.",
+        "A token beyond the embedding reads past its end, or stops the engine, when it first "
+        "occurs.",
+        "Resize the embedding with the tokenizer, or take both from one release.",
+    ),
+    Row(
         "vocab/pad", ("info",),
         "The vocabulary was padded with zero rows for tensor parallelism.",
         _NOTHING,
@@ -1183,6 +1293,12 @@ _ROWS = (
         "Padding rows of the vocabulary are trimmed to the config's vocab_size.",
         _NOTHING,
         "Nothing to do.",
+    ),
+    Row(
+        "vocab/unreadable", ("stop",),
+        "tokenizer.json is not a tokenizer.",
+        "Whether its ids fit the embedding cannot be told.",
+        "Fetch the file again.",
     ),
 )  # fmt: skip
 
