@@ -36,15 +36,15 @@ def _subject(config: dict[str, object]) -> str:
 def _report(subject: str, outcomes: list[Outcome], policy: Policy) -> Report:
     findings = _unique(outcomes)
     sorted_ = accept(findings, policy.allow)
-    counted_ids = set(map(id, sorted_.counted))
     stops = [
         finding
         for outcome in outcomes
         if outcome.stopped
         for finding in outcome.findings
-        if id(finding) in counted_ids
+        if finding not in sorted_.covered
     ]
-    wrong = [finding for finding in errors(sorted_.counted) if finding not in stops]
+    stopping = frozenset(stops)
+    wrong = [finding for finding in errors(sorted_.counted) if finding not in stopping]
     unused = [_unused(entry, policy) for entry in sorted_.unused]
     could_not = bool(stops) and not wrong
     counted_findings = (*sorted_.counted, *unused)
@@ -80,8 +80,7 @@ Status = Literal["pass", "fail", "skipped"]
 
 
 def _status(outcome: Outcome, sorted_: Sorted) -> Status:
-    counted_here = [f for f in outcome.findings if f in sorted_.counted]
-    if errors(counted_here):
+    if any(f.severity == "error" and f not in sorted_.covered for f in outcome.findings):
         return "fail"
     if not outcome.ran or (outcome.stopped and outcome.findings):
         return "skipped"
@@ -99,9 +98,9 @@ def _word(outcome: Outcome, sorted_: Sorted) -> str:
     """`FAIL`, `warn`, `accepted`, `ok` or `-` (nothing to look at)."""
     if _status(outcome, sorted_) == "fail":
         return "stopped" if outcome.stopped else "FAIL"
-    if any(f.severity == "warning" and f in sorted_.counted for f in outcome.findings):
+    if any(f.severity == "warning" and f not in sorted_.covered for f in outcome.findings):
         return "warn"
-    if any(f in sorted_.accepted for f in outcome.findings):
+    if any(f in sorted_.covered for f in outcome.findings):
         return "accepted"
     return "ok" if outcome.ran else "-"
 
@@ -117,7 +116,9 @@ def _reason(
         failed = [outcome for outcome in outcomes if _status(outcome, sorted_) == "fail"]
         first = _most_telling(wrong)
         checks = f"{counted(len(failed), 'check')} of {len(outcomes)} failed"
-        return f"{checks}: {first.message}"
+        alike = sum(f.id == first.id and f.status == first.status for f in wrong)
+        said = f"{alike:,} tensors {first.status}" if first.status and alike > 1 else first.message
+        return f"{checks}: {said}"
     if stops:
         return f"not everything could be checked: {stops[0].message}"
     warnings = sum(finding.severity == "warning" for finding in sorted_.counted)

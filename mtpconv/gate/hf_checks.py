@@ -20,7 +20,7 @@ from mtpconv.gate.config_sizes import contradictions, layer_contradictions
 from mtpconv.gate.engines.check import Files, check_engine, has_mtp_table, stored_layers
 from mtpconv.gate.engines.parts import text_config
 from mtpconv.gate.engines.table import Engine
-from mtpconv.gate.outcome import Outcome, attempt, counted, having
+from mtpconv.gate.outcome import Outcome, attempt, counted, having, hindered
 from mtpconv.gate.scales import fp8_weights, scale_findings
 from mtpconv.gate.vocabulary import embedding_rows, tokenizer_entries, vocabulary_findings
 from mtpconv.inventory.findings import Finding
@@ -64,8 +64,7 @@ def prove(hf: HfCheckpoint) -> Proof:
     try:
         both = prove_both(hf, Way(target_mcore=NEWEST), "auto")
     except MtpconvError as error:
-        finding = Finding(error.id, "error", error.what, hint=error.mend)
-        return Proof(None, Outcome("plan", "see below", (finding,), stopped=True))
+        return Proof(None, hindered("plan", error))
     if both.back is None:
         text = "not whole on the way to Megatron"
     else:

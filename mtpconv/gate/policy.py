@@ -150,6 +150,8 @@ class Sorted:
     counted: tuple[Finding, ...]
     accepted: tuple[Finding, ...]
     unused: tuple[Allowance, ...]
+    covered: frozenset[Finding] = frozenset()
+    """The accepted ones, to look one up among very many."""
 
 
 def accept(findings: Iterable[Finding], allow: tuple[Allowance, ...]) -> Sorted:
@@ -161,4 +163,5 @@ def accept(findings: Iterable[Finding], allow: tuple[Allowance, ...]) -> Sorted:
         covers = [entry for entry in allow if entry.covers(finding)]
         used.update(covers)
         (accepted if covers and finding.severity != "info" else counted).append(finding)
-    return Sorted(tuple(counted), tuple(accepted), tuple(a for a in allow if a not in used))
+    unused = tuple(entry for entry in allow if entry not in used)
+    return Sorted(tuple(counted), tuple(accepted), unused, frozenset(accepted))
