@@ -57,6 +57,13 @@ class Target(StrEnum):
         return int(major), int(minor)
 
 
+class Model(StrEnum):
+    """megatron-core's model classes, whose layouts differ."""
+
+    gpt = "gpt"
+    hybrid = "hybrid"
+
+
 Output = Annotated[
     Format,
     typer.Option(
@@ -104,6 +111,12 @@ CarryCopies = Annotated[
 TargetMcore = Annotated[
     Target,
     typer.Option("--target-mcore", help="Write for this megatron-core; auto: the installed one."),
+]
+McoreModel = Annotated[
+    Model,
+    typer.Option(
+        "--mcore-model", help="megatron-core class to write for: GPTModel, or HybridModel (0.19)."
+    ),
 ]
 SourceRef = Annotated[str, typer.Argument(metavar="SRC", show_default=False)]
 """A folder, or a repository on the hub; commands that only need headers take either."""

@@ -15,6 +15,8 @@ from mtpconv.cli.common import (
     Html,
     LayerLayout,
     Layout,
+    McoreModel,
+    Model,
     NoMtp,
     Output,
     PadVocab,
@@ -44,6 +46,7 @@ def hf2mcore(
     no_mtp: NoMtp = False,
     carry_copies: CarryCopies = False,
     target_mcore: TargetMcore = Target.auto,
+    mcore_model: McoreModel = Model.gpt,
     force: Force = False,
     strict: Strict = False,
     output: Output = Format.text,
@@ -58,7 +61,8 @@ def hf2mcore(
         from mtpconv.convert.prepare import Way
         from mtpconv.convert.rich_progress import shown
 
-        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release)
+        hybrid = mcore_model is Model.hybrid
+        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, hybrid)
         options = ToMcore(iteration, layer_layout.value, way, force)
         with shown() as progress:
             return hf2mcore(src, dst, options, progress)
@@ -124,6 +128,7 @@ def roundtrip(
     no_mtp: NoMtp = False,
     carry_copies: CarryCopies = False,
     target_mcore: TargetMcore = Target.auto,
+    mcore_model: McoreModel = Model.gpt,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -139,10 +144,14 @@ def roundtrip(
         from mtpconv.errors import ConfigError
         from mtpconv.parity.check import parity as forward_parity
 
-        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release)
+        hybrid = mcore_model is Model.hybrid
+        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, hybrid)
         if parity and in_memory:
             what = "--parity runs a written checkpoint, and --in-memory writes none"
             raise ConfigError("usage/parity", what, "drop one of the two")
+        if parity and hybrid:
+            what = "--parity builds a GPTModel, and --mcore-model hybrid writes for another class"
+            raise ConfigError("usage/parity", what, "check parity with --mcore-model gpt")
         with shown() as progress:
             further = partial(forward_parity, progress=progress) if parity else None
             options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way, further)

@@ -11,6 +11,8 @@ from mtpconv.cli.common import (
     Html,
     LayerLayout,
     Layout,
+    McoreModel,
+    Model,
     NoMtp,
     Output,
     PadVocab,
@@ -57,6 +59,7 @@ def plan(
     pad_vocab_to_multiple: PadVocab = None,
     no_mtp: NoMtp = False,
     target_mcore: TargetMcore = Target.auto,
+    mcore_model: McoreModel = Model.gpt,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -69,7 +72,8 @@ def plan(
         from mtpconv.convert.plan_both import plan_both, plan_report
         from mtpconv.convert.prepare import Way
 
-        way = Way(pad_vocab_to_multiple, no_mtp, False, target_mcore.release)
+        hybrid = mcore_model is Model.hybrid
+        way = Way(pad_vocab_to_multiple, no_mtp, False, target_mcore.release, hybrid)
         return plan_report(plan_both(source_of(src), way, layer_layout.value))
 
     run("plan", work, output, strict=strict, debug=debug, reports=reports, html=html)

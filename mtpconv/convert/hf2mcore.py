@@ -87,7 +87,7 @@ def _tracker(options: ToMcore) -> str:
 def is_stacked(planned: HfPlan, layout: LayerLayout) -> bool:
     """Whether the decoder's layers are stacked: by default only where there are no experts."""
     if layout == "auto":
-        return planned.prepared.family.stacks
+        return planned.prepared.family.stacks and not planned.prepared.hybrid
     return layout == "stacked"
 
 
@@ -113,7 +113,8 @@ def write_mcore(
         copy_file(hf.root / INDEX, stage / SIDECARS / INDEX)
     stacked = is_stacked(planned, options.layer_layout)
     layers = prepared.request.mtp_layers
-    args = prepared.family.megatron_args(hf.config, layers) | {
+    args = {
+        **prepared.args,
         "padded_vocab_size": prepared.request.padded_vocab or prepared.request.config["vocab_size"],
         "tensor_model_parallel_size": 1,
         "pipeline_model_parallel_size": 1,

@@ -29,6 +29,7 @@ from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.mappings.config import with_changes
+from mtpconv.mappings.hybrid import is_hybrid
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec
 
@@ -119,6 +120,7 @@ def plan_mcore(source: Path, like_path: Source | None, *, no_mtp: bool) -> Mcore
         padded_vocab=embedding.spec.shape[0] if embedding else None,
         carry_copies=frozenset(like.carried),
         mcore=checkpoint.mcore,
+        hybrid=is_hybrid(checkpoint.places),
     )
     places = checkpoint.places
     ignored: list[str] = []
@@ -157,6 +159,13 @@ def _side_findings(
     if spelled:
         message = f"{len(spelled):,} keys say mtp_model_layer for transformer_layer; read alike"
         found.append(Finding("mtp/alias", "info", message))
+    halves = sum(place.below is not None for place in checkpoint.places.values())
+    if halves:
+        message = (
+            f"{halves:,} linear_fc1 are stored as a gate and an up half (_w, _v), as fsdp_dtensor"
+            " and singleton shards have it; joined"
+        )
+        found.append(Finding("inv/halves", "info", message))
     prefixed = sorted(key for key in checkpoint.tensors if not key.startswith(("decoder.", "mtp.",
         "embedding.", "output_layer.")))  # fmt: skip
     wrapped = [key for key in prefixed if key.partition(".")[2].startswith("mtp.")]
@@ -213,7 +222,7 @@ def contradicted_arguments(checkpoint: McoreCheckpoint, prepared: Prepared) -> I
     """
     if (checkpoint.common or {}).get("args") is None:
         return
-    wanted = prepared.family.megatron_args(prepared.request.config, prepared.request.mtp_layers)
+    wanted = prepared.args
     names = [*_ALWAYS, *(_LATENT if wanted.get("multi_latent_attention") else _GROUPED)]
     names += _EXPERTS if wanted.get("num_experts") else ["ffn_hidden_size"]
     for name in names:

@@ -23,6 +23,7 @@ from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.mappings.config import with_changes
+from mtpconv.mappings.hybrid import is_hybrid
 from mtpconv.mappings.layout import lay_out, logical_places, oldest_release
 from mtpconv.mappings.spec import TensorSpec
 
@@ -75,6 +76,7 @@ def prove_both(hf: HfCheckpoint, way: Way, layout: LayerLayout) -> BothPlans:
         side="manifest",
         padded_vocab=there.prepared.request.padded_vocab,
         mcore=oldest_release(places),
+        hybrid=is_hybrid(places),
     )
     carried = frozenset(row.hf for row in there.plan.carried)
     back = plan_mcore_to_hf(prepared.rows, places, kept, carried)

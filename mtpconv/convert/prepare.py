@@ -8,12 +8,15 @@ from typing import Any
 
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.values import Where, difference, same_bytes
+from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.groups import hf_group
 from mtpconv.inventory.mtp_findings import contradiction, copies
 from mtpconv.inventory.parts import drawn_groups
 from mtpconv.inventory.plan import Plan, plan_hf_to_mcore
 from mtpconv.mappings.config import flat, rope
+from mtpconv.mappings.hybrid import SINCE as HYBRID_SINCE
+from mtpconv.mappings.hybrid import as_hybrid, hybrid_args
 from mtpconv.mappings.mtp import MtpCount
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
@@ -44,6 +47,8 @@ class Prepared:
     dropped: frozenset[str]
     config_changes: dict[str, Any]
     findings: tuple[Finding, ...]
+    args: Mapping[str, Any]
+    hybrid: bool
 
 
 def prepare(
@@ -55,9 +60,11 @@ def prepare(
     padded_vocab: int | None = None,
     carry_copies: frozenset[str] = frozenset(),
     mcore: tuple[int, int] = NEWEST,
+    hybrid: bool = False,
 ) -> Prepared:
     """Expand the family of `config` for the HF tensors `observed` (`side` names their origin).
 
+    `hybrid` asks for the names of megatron-core's HybridModel instead of GPTModel's.
     With `no_mtp` the MTP tensors become ignored rows and the config's count is to be set to 0.
     Raises ConfigError for an unknown family or a config that lacks what the mapping needs.
     """
@@ -68,6 +75,11 @@ def prepare(
     mtp_layers = 0 if no_mtp else count.expected
     request = Request(config, observed, mtp_layers, padded_vocab, carry_copies, mcore)
     rows = family.rules(request)
+    args = family.megatron_args(config, mtp_layers)  # contradictions show before a byte is written
+    if hybrid and (hybrid_rows := as_hybrid(rows)) is not rows:
+        rows = hybrid_rows
+        args = {**args, **hybrid_args(rows, mtp_layers)}
+        findings += bare_attention(rows) if side == "config.json" else []
     dropped: list[str] = []
     changes: dict[str, Any] = {}
     if family.mtp is not None:
@@ -86,8 +98,9 @@ def prepare(
             findings += contradiction(count, family.mtp.key, side)
             findings += copies(family.mtp.prefixes(config, count.stored), observed)
     findings += ties(rows, observed)
-    family.megatron_args(config, mtp_layers)  # a contradiction must show before anything is written
-    return Prepared(family, count, request, rows, frozenset(dropped), changes, tuple(findings))
+    return Prepared(
+        family, count, request, rows, frozenset(dropped), changes, tuple(findings), args, hybrid
+    )
 
 
 def ties(rows: Iterable[Row], observed: Mapping[str, TensorSpec]) -> Iterator[Finding]:
@@ -126,6 +139,17 @@ def runnable(family: Family, mcore: tuple[int, int]) -> Iterator[Finding]:
         yield Finding("target/note", "info", family.note)
 
 
+def bare_attention(rows: Iterable[Row]) -> Iterator[Finding]:
+    """A warning for a model whose q and k norms the released HybridModel does not build."""
+    names = (name for row in rows if isinstance(row, Rule) for name in row.mcore)
+    if any(name.endswith(".q_layernorm.weight") for name in names):
+        message = (
+            "megatron-core's hybrid stack builds attention without norms on q and k, which this"
+            " model has: a job must give its attention_layer a q_layernorm and a k_layernorm"
+        )
+        yield Finding("target/no-model", "warning", message)
+
+
 ROPE_TYPES = ("default", "llama3", "yarn", "deepseek_yarn")
 """What megatron-core has of the kinds of RoPE that transformers names."""
 
@@ -162,13 +186,29 @@ class HfPlan:
 class Way:
     """What a user may ask of the way to Megatron, as far as it shapes the plan.
 
-    `target_mcore` None means the megatron-core that is installed.
+    `target_mcore` None means the megatron-core that is installed; `hybrid` its HybridModel, where
+    the family's own model is GPTModel.
     """
 
     pad_multiple: int | None = None
     no_mtp: bool = False
     carry_copies: bool = False
     target_mcore: tuple[int, int] | None = None
+    hybrid: bool = False
+
+
+def _release(way: Way) -> tuple[int, int]:
+    """The megatron-core that is written for. Raises ConfigError if it has no HybridModel."""
+    release = way.target_mcore or installed_mcore()
+    if not way.hybrid or release >= HYBRID_SINCE:
+        return release
+    if way.target_mcore is None:
+        return HYBRID_SINCE
+    raise ConfigError(
+        "target/too-old",
+        f"HybridModel has MTP layers from megatron-core 0.19 on, not in {release[0]}.{release[1]}",
+        "--target-mcore 0.19",
+    )
 
 
 def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan:
@@ -184,7 +224,8 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
         side="config.json",
         no_mtp=way.no_mtp,
         padded_vocab=padded,
-        mcore=way.target_mcore or installed_mcore(),
+        mcore=_release(way),
+        hybrid=way.hybrid,
     )
     prepared = expand()
     unequal = [] if headers_only else unequal_copies(hf, prepared.rows)
@@ -197,8 +238,6 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
             else finding
             for finding in unequal
         ]
-    # A config that gives no arguments must stop the conversion before it writes, not behind it.
-    prepared.family.megatron_args(hf.config, prepared.request.mtp_layers)
     plan = plan_hf_to_mcore(prepared.rows, hf.tensors)
     findings = (
         *hf.findings,

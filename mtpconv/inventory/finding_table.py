@@ -835,6 +835,12 @@ _ROWS = (
         "Give the tensors one dtype.",
     ),
     Row(
+        "inv/halves", ("info",),
+        "Gate and up rows of MLPs are stored under keys of their own and are read as one tensor.",
+        _NOTHING,
+        "Nothing to mend: fsdp_dtensor checkpoints and singleton shards are written so.",
+    ),
+    Row(
         "inv/ignored", ("info",),
         "A tensor is left out on purpose; the reason is printed.",
         _NOTHING,
@@ -1180,6 +1186,12 @@ _ROWS = (
         "Names and shapes are known, but megatron-core of that release cannot build this model.",
         "A job on that release cannot load the checkpoint; one on the named release can.",
         "Train with the megatron-core that the message names.",
+    ),
+    Row(
+        "target/no-hybrid", ("stop",),
+        "HybridModel was asked for, and it has no module for one of the model's tensors.",
+        "The tensor would have no home, so nothing is written.",
+        "Write for GPTModel: --mcore-model gpt.",
     ),
     Row(
         "target/no-model", ("warning",),

@@ -97,11 +97,14 @@ def hybrid_model(config: dict) -> torch.nn.Module:
 def test_names_and_shapes_are_hybrid_models(tmp_path: Path, mtp: int, options: dict) -> None:
     source = nemotron.make(tmp_path / "hf", mtp, **options)
     hf2mcore(source, tmp_path / "mc", ToMcore(way=Way(target_mcore=(0, 19))))
-    ours = open_mcore(tmp_path / "mc").tensors
+    checkpoint = open_mcore(tmp_path / "mc")
+    ours = checkpoint.tensors
     with megatron_world():
         asked = layout(hybrid_model(nemotron.config_for(mtp=mtp, **options)), per_layer=True)
     want = {key: shape for key, (shape, kind) in asked.items() if kind != "OBJ"}
     assert {name: spec.shape for name, spec in ours.items()} == want
+    objects = {name.partition("/")[0] for name in checkpoint.metadata.objects}
+    assert {key for key, (_, kind) in asked.items() if kind == "OBJ"} <= objects
     kinds = {"F32": "float32", "BF16": "bfloat16"}
     # Both keep the router's bias, A_log and D in float32.
     for name, spec in ours.items():
