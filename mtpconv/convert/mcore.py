@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -195,6 +195,14 @@ class ChunkReader:
 
         Raises FormatError if they overlap, leave a hole or lie outside their file.
         """
+        if place.below is not None:
+            height = place.spec.shape[0] - place.below.spec.shape[0]
+            spec = TensorSpec((height, *place.spec.shape[1:]), place.spec.dtype)
+            below = self.pieces(place.below)
+            return [
+                *self.pieces(replace(place, spec=spec, below=None)),
+                *(replace(piece, row=piece.row + height) for piece in below),
+            ]
         chunks = self._chunks(place.key, len(place.index)).get(place.index, [])
         pieces = [self._piece(place, chunk) for chunk in chunks]
         _require_tiling(place, pieces)

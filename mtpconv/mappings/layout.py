@@ -20,11 +20,15 @@ DECODER = "decoder.layers."
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A logical tensor on disk: `key`, the leading coordinates `index`, and what is left of it."""
+    """A logical tensor on disk: `key`, the leading coordinates `index`, and what is left of it.
+
+    `below` is where its last rows lie if they have a key of their own (`linear_fc1` cut in two).
+    """
 
     key: str
     index: tuple[int, ...]
     spec: TensorSpec
+    below: "Place | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,27 @@ def logical_places(keys: Mapping[str, TensorSpec]) -> dict[str, Place]:
                 raise FormatError("layout/conflict", what, "remove one of the two")
             rest = TensorSpec(spec.shape[len(index) :], spec.dtype)
             places[name] = Place(key, index, rest)
+    return _halves_joined(places)
+
+
+def _halves_joined(places: dict[str, Place]) -> dict[str, Place]:
+    """Gate rows (`weight_w`) and up rows (`weight_v`) that have keys of their own, as one tensor.
+
+    So written by `fsdp_dtensor` and by jobs that save each rank's part under its own name.
+    """
+    for name in [name for name in places if name.endswith(".linear_fc1.weight_w")]:
+        whole, other = name.removesuffix("_w"), name.removesuffix("_w") + "_v"
+        gate, up = places[name], places.get(other)
+        alike = up is not None and (gate.spec.dtype, gate.spec.shape[1:]) == (
+            up.spec.dtype,
+            up.spec.shape[1:],
+        )
+        if up is None or not alike or whole in places or not gate.spec.shape:
+            continue
+        height = gate.spec.shape[0] + up.spec.shape[0]
+        spec = TensorSpec((height, *gate.spec.shape[1:]), gate.spec.dtype)
+        places[whole] = Place(gate.key, gate.index, spec, up)
+        del places[name], places[other]
     return places
 
 
@@ -122,9 +147,8 @@ PREFIXES = ("language_model.", "model.", "module.")
 
 def canonical(key: str) -> str:
     """A key with the spelling this package uses: no wrapper prefix, `transformer_layer` in MTP."""
-    for prefix in PREFIXES:
-        if key.startswith(prefix):
-            key = key.removeprefix(prefix)
+    while key.startswith(PREFIXES):
+        key = key.partition(".")[2]
     if key.startswith("mtp.layers."):
         parts = key.split(".")
         # A HybridModel's MTP layer is a stack, which megatron-core itself calls so on disk.
@@ -132,7 +156,18 @@ def canonical(key: str) -> str:
         if len(parts) > 3 and parts[3] == "mtp_model_layer" and not stack:
             parts[3] = "transformer_layer"
             key = ".".join(parts)
-    return key
+    return _expert_in_place(key)
+
+
+def _expert_in_place(key: str) -> str:
+    """`experts.linear_fc1.weight3_w`, one expert alone, as `experts.experts.3.linear_fc1...`."""
+    head, found, rest = key.partition(".experts.linear_fc")
+    layer, _, leaf = rest.partition(".weight")
+    number = leaf.removesuffix("_w").removesuffix("_v")
+    if not found or not number.isdecimal():
+        return key
+    head = head.removesuffix(".experts")
+    return f"{head}.experts.experts.{number}.linear_fc{layer}.weight{leaf[len(number) :]}"
 
 
 _NORMS = (
