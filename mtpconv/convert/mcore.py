@@ -196,13 +196,10 @@ class ChunkReader:
         Raises FormatError if they overlap, leave a hole or lie outside their file.
         """
         if place.below is not None:
-            height = place.spec.shape[0] - place.below.spec.shape[0]
-            spec = TensorSpec((height, *place.spec.shape[1:]), place.spec.dtype)
-            below = self.pieces(place.below)
-            return [
-                *self.pieces(replace(place, spec=spec, below=None)),
-                *(replace(piece, row=piece.row + height) for piece in below),
-            ]
+            upper = self.pieces(replace(place, spec=place.below.spec, below=None))
+            height = place.below.spec.shape[0]
+            lower = self.pieces(place.below)
+            return upper + [replace(piece, row=piece.row + height) for piece in lower]
         chunks = self._chunks(place.key, len(place.index)).get(place.index, [])
         pieces = [self._piece(place, chunk) for chunk in chunks]
         _require_tiling(place, pieces)

@@ -22,7 +22,8 @@ DECODER = "decoder.layers."
 class Place:
     """A logical tensor on disk: `key`, the leading coordinates `index`, and what is left of it.
 
-    `below` is where its last rows lie if they have a key of their own (`linear_fc1` cut in two).
+    Where gate and up rows are stored under keys of their own, `below` is where the up rows lie, and
+    `spec` is that of both together.
     """
 
     key: str
@@ -96,33 +97,31 @@ def logical_places(keys: Mapping[str, TensorSpec]) -> dict[str, Place]:
                 raise FormatError("layout/conflict", what, "remove one of the two")
             rest = TensorSpec(spec.shape[len(index) :], spec.dtype)
             places[name] = Place(key, index, rest)
-    return _halves_joined(places)
+    return _joined(places)
 
 
-def _halves_joined(places: dict[str, Place]) -> dict[str, Place]:
-    """Gate rows (`weight_w`) and up rows (`weight_v`) that have keys of their own, as one tensor.
+GATE, UP = "_w", "_v"
+"""How megatron-core ends the keys of `linear_fc1`'s two halves where it stores them apart."""
 
-    So written by `fsdp_dtensor` and by jobs that save each rank's part under its own name.
-    """
-    for name in [name for name in places if name.endswith(".linear_fc1.weight_w")]:
-        whole, other = name.removesuffix("_w"), name.removesuffix("_w") + "_v"
-        gate, up = places[name], places.get(other)
-        alike = up is not None and (gate.spec.dtype, gate.spec.shape[1:]) == (
-            up.spec.dtype,
-            up.spec.shape[1:],
-        )
-        if up is None or not alike or whole in places or not gate.spec.shape:
-            continue
-        height = gate.spec.shape[0] + up.spec.shape[0]
-        spec = TensorSpec((height, *gate.spec.shape[1:]), gate.spec.dtype)
-        places[whole] = Place(gate.key, gate.index, spec, up)
-        del places[name], places[other]
-    return places
+
+def _joined(places: dict[str, Place]) -> dict[str, Place]:
+    """Gate and up halves put together; a half without its other one stays as it is."""
+    found: dict[str, Place] = {}
+    for name, place in places.items():
+        whole, half = name[: -len(GATE)], name[-len(GATE) :]
+        other = places.get(whole + {GATE: UP, UP: GATE}.get(half, ""))
+        if half not in (GATE, UP) or other is None or other.spec != place.spec or whole in places:
+            found[name] = place
+        elif half == GATE:
+            height, *rest = place.spec.shape
+            spec = TensorSpec((2 * height, *rest), place.spec.dtype)
+            found[whole] = Place(place.key, place.index, spec, other)
+    return found
 
 
 def _members(key: str, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """`(logical name, index)` of everything that one key holds."""
-    parts = canonical(key).split(".")
+    parts = _expert_parts(canonical(key).split("."))
     axes: list[int] = []
     if parts[:2] == ["decoder", "layers"] and len(parts) > 2 and not parts[2].isdecimal():
         parts.insert(2, "")
@@ -141,6 +140,25 @@ def _members(key: str, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield ".".join(parts), index
 
 
+def _expert_parts(parts: list[str]) -> list[str]:
+    """A key's parts with the expert's number where this package has it.
+
+    `fsdp_dtensor` checkpoints have the live modules' names: `experts.linear_fc1.weight7` (all
+    experts in one module) or `experts.local_experts.7.linear_fc1.weight`.
+    """
+    if len(parts) < 4 or "experts" not in parts[:-2]:
+        return parts
+    at = parts.index("experts")
+    if parts[at + 1] == "local_experts":
+        return [*parts[: at + 1], "experts", *parts[at + 2 :]]
+    stem = parts[-1].removesuffix(GATE).removesuffix(UP)
+    kind = stem.rstrip("0123456789")
+    if parts[at + 1] == "experts" or kind == stem or len(parts) != at + 3:
+        return parts
+    leaf = kind + parts[-1][len(stem) :]
+    return [*parts[: at + 1], "experts", stem[len(kind) :], parts[at + 1], leaf]
+
+
 PREFIXES = ("language_model.", "model.", "module.")
 """Wrappers around the GPT model that some programs leave in front of its keys."""
 
@@ -156,18 +174,7 @@ def canonical(key: str) -> str:
         if len(parts) > 3 and parts[3] == "mtp_model_layer" and not stack:
             parts[3] = "transformer_layer"
             key = ".".join(parts)
-    return _expert_in_place(key)
-
-
-def _expert_in_place(key: str) -> str:
-    """`experts.linear_fc1.weight3_w`, one expert alone, as `experts.experts.3.linear_fc1...`."""
-    head, found, rest = key.partition(".experts.linear_fc")
-    layer, _, leaf = rest.partition(".weight")
-    number = leaf.removesuffix("_w").removesuffix("_v")
-    if not found or not number.isdecimal():
-        return key
-    head = head.removesuffix(".experts")
-    return f"{head}.experts.experts.{number}.linear_fc{layer}.weight{leaf[len(number) :]}"
+    return key
 
 
 _NORMS = (
