@@ -1,5 +1,6 @@
 """What every command shares: options, running the work, printing its report, the exit code."""
 
+import os
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mtpconv.errors import MtpconvError
+from mtpconv.errors import MtpconvError, OutputError
 
 if TYPE_CHECKING:
     from mtpconv.inventory.report import Report
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
 class Format(StrEnum):
     """What is printed on stdout."""
+
+    text = "text"
+    json = "json"
+    junit = "junit"
+    github = "github"
+
+
+class Plain(StrEnum):
+    """What a command prints that looks something up, and so has no verdict."""
 
     text = "text"
     json = "json"
@@ -46,7 +56,28 @@ class Target(StrEnum):
         return int(major), int(minor)
 
 
-Output = Annotated[Format, typer.Option("--format", help="Report as text, or as JSON for scripts.")]
+Output = Annotated[
+    Format,
+    typer.Option(
+        "--format", help="What is printed; json and junit for scripts, github for its CI."
+    ),
+]
+PlainOutput = Annotated[Plain, typer.Option("--format", help="Text, or JSON for scripts.")]
+Reports = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Write the report here too: .json .xml (JUnit) .html .md .txt; repeatable.",
+        show_default=False,
+    ),
+]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", metavar="FILE", help="Write the report as one web page.", show_default=False
+    ),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Warnings fail too (exit 1).")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an output that is already there.")]
@@ -78,44 +109,116 @@ TargetDir = Annotated[Path, typer.Argument(metavar="DST", show_default=False)]
 
 
 def run(
-    command: str, work: "Callable[[], Report]", output: Format, *, strict: bool, debug: bool
-) -> None:
-    """Do the work, print its report and leave with its exit code."""
+    command: str,
+    work: "Callable[[], Report]",
+    output: Format,
+    *,
+    strict: bool,
+    debug: bool,
+    reports: list[Path] | None = None,
+    html: Path | None = None,
+) -> NoReturn:
+    """Do the work, print and write its report, and leave with its exit code.
+
+    Where a report is to be written is checked before the work, which may take hours.
+    """
+    try:
+        files = report_files(reports, html)
+    except MtpconvError as error:
+        could_not_check(command, error, output, debug=debug)
     try:
         report = work()
     except Exception as error:
-        could_not_check(command, error, output, debug=debug)
+        could_not_check(command, error, output, debug=debug, files=files)
     print_report(report, output, strict=strict)
+    try:
+        write_reports(report, files, strict=strict)
+    except MtpconvError as error:
+        print(_line(command, error), file=sys.stderr)
+        raise typer.Exit(2) from None
     raise typer.Exit(report.exit_code(strict=strict))
 
 
+def report_files(reports: list[Path] | None, html: Path | None) -> list[tuple[Path, str]]:
+    """Each file to write with its format. Raises OutputError for one that cannot be written."""
+    if not reports and html is None:
+        return []
+    from mtpconv.inventory.render import kind_of
+
+    files = [(path, kind_of(path)) for path in reports or []]
+    files += [(html, "html")] if html is not None else []
+    for path, _ in files:
+        if path.is_dir():
+            raise OutputError("output/report", f"{path}: is a folder", "name a file")
+        if not path.parent.is_dir():
+            raise OutputError("output/report", f"{path}: its folder is not there", "make it first")
+    return files
+
+
+def write_reports(report: "Report", files: list[tuple[Path, str]], *, strict: bool) -> None:
+    """Write each report whole. Raises OutputError where the disk refuses."""
+    if not files:
+        return
+    from mtpconv.convert.execute import output_error
+    from mtpconv.convert.publish import replace_bytes
+    from mtpconv.inventory.render import render
+
+    for path, kind in files:
+        text = render(report, kind, strict=strict)
+        try:
+            replace_bytes(path, f"{text}\n".encode())
+        except OSError as error:
+            raise output_error(error, path) from error
+
+
 def print_report(report: "Report", output: Format, *, strict: bool) -> None:
-    if output is Format.json:
-        from mtpconv.inventory.render_json import report_json
+    """Print the report on stdout; `github` also appends to the step summary."""
+    from mtpconv.inventory.render import render
 
-        print(report_json(report, strict=strict))
-    else:
-        from mtpconv.inventory.render_text import report_text
+    print(render(report, output.value, strict=strict))
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if output is Format.github and summary:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(render(report, "markdown", strict=strict) + "\n\n")
 
-        print(report_text(report, strict=strict))
 
-
-def could_not_check(command: str, error: Exception, output: Format, *, debug: bool) -> NoReturn:
-    """One line (or one JSON report with verdict "error") and exit code 2."""
+def could_not_check(
+    command: str,
+    error: Exception,
+    output: Format | Plain,
+    *,
+    debug: bool,
+    files: list[tuple[Path, str]] | None = None,
+) -> NoReturn:
+    """One line (or a report with verdict "error" in the format asked for) and exit code 2."""
     if debug:
         raise error
     from mtpconv.inventory.findings import Finding
     from mtpconv.inventory.report import Report
 
-    if isinstance(error, MtpconvError):
-        id, what, mend = error.id, error.what, error.mend
+    known = _known(error)
+    finding = Finding(known.id, "error", known.what, hint=known.mend)
+    report = Report(command, "", known.what, (finding,), next_step=known.mend, could_not_check=True)
+    if output.value == "text":
+        print(_line(command, known), file=sys.stderr)
     else:
-        id, what = "internal/exception", f"{type(error).__name__}: {error}"
-        mend = "run it again with --debug and report what it prints"
-    if output is Format.json:
-        finding = Finding(id, "error", what, hint=mend)
-        report = Report(command, "", what, (finding,), next_step=mend, could_not_check=True)
-        print_report(report, output, strict=False)
-    else:
-        print(f"ERROR  {command}  {what} [{id}]" + (f"; {mend}" if mend else ""), file=sys.stderr)
+        print_report(report, Format(output.value), strict=False)
+    try:
+        write_reports(report, files or [], strict=False)
+    except MtpconvError as second:
+        print(_line(command, second), file=sys.stderr)
     raise typer.Exit(2)
+
+
+def _known(error: Exception) -> MtpconvError:
+    if isinstance(error, MtpconvError):
+        return error
+    mend = "run it again with --debug and report what it prints"
+    return MtpconvError("internal/exception", f"{type(error).__name__}: {error}", mend)
+
+
+def _line(command: str, error: MtpconvError) -> str:
+    from mtpconv.inventory.visible import visible
+
+    mend = f"; {error.mend}" if error.mend else ""
+    return visible(f"ERROR  {command}  {error.what} [{error.id}]{mend}")

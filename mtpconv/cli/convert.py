@@ -11,11 +11,13 @@ from mtpconv.cli.common import (
     Debug,
     Force,
     Format,
+    Html,
     LayerLayout,
     Layout,
     NoMtp,
     Output,
     PadVocab,
+    Reports,
     SourceDir,
     Strict,
     Target,
@@ -44,6 +46,8 @@ def hf2mcore(
     force: Force = False,
     strict: Strict = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
     """HuggingFace folder SRC to a Megatron torch_dist checkpoint DST."""
@@ -58,7 +62,7 @@ def hf2mcore(
         with shown() as progress:
             return hf2mcore(src, dst, options, progress)
 
-    run("hf2mcore", work, output, strict=strict, debug=debug)
+    run("hf2mcore", work, output, strict=strict, debug=debug, reports=reports, html=html)
 
 
 @app.command()
@@ -78,6 +82,8 @@ def mcore2hf(
     force: Force = False,
     strict: Strict = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
     """Megatron torch_dist checkpoint SRC (root or iteration) to a HuggingFace folder DST."""
@@ -89,7 +95,7 @@ def mcore2hf(
         with shown() as progress:
             return mcore2hf(src, dst, like, ToHf(no_mtp, force), progress)
 
-    run("mcore2hf", work, output, strict=strict, debug=debug)
+    run("mcore2hf", work, output, strict=strict, debug=debug, reports=reports, html=html)
 
 
 @app.command()
@@ -116,6 +122,8 @@ def roundtrip(
     target_mcore: TargetMcore = Target.auto,
     strict: Strict = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
     """HuggingFace folder SRC to torch_dist and back, every tensor compared with the source."""
@@ -130,4 +138,4 @@ def roundtrip(
         with shown() as progress:
             return roundtrip(src, options, progress)
 
-    run("roundtrip", work, output, strict=strict, debug=debug)
+    run("roundtrip", work, output, strict=strict, debug=debug, reports=reports, html=html)

@@ -5,13 +5,13 @@ from typing import Annotated
 import typer
 
 from mtpconv.cli.app import app
-from mtpconv.cli.common import Debug, Format, Output, could_not_check
+from mtpconv.cli.common import Debug, Plain, PlainOutput, could_not_check
 
 
 @app.command("explain-finding")
 def explain_finding(
     id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
-    output: Output = Format.text,
+    output: PlainOutput = Plain.text,
     debug: Debug = False,
 ) -> None:
     """What a finding means, what it costs you and how to mend it."""
@@ -19,6 +19,6 @@ def explain_finding(
         from mtpconv.inventory.explain_finding import find_row, finding_json, finding_text
 
         row = find_row(id)
-        print(finding_json(row) if output is Format.json else finding_text(row))
+        print(finding_json(row) if output is Plain.json else finding_text(row))
     except Exception as error:
         could_not_check("explain-finding", error, output, debug=debug)

@@ -1,7 +1,7 @@
 """Commands that only look: inventory, plan, explain, families, demo."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,18 +9,25 @@ from mtpconv.cli.app import app
 from mtpconv.cli.common import (
     Debug,
     Format,
+    Html,
     LayerLayout,
     Layout,
     NoMtp,
     Output,
     PadVocab,
+    Plain,
+    PlainOutput,
+    Reports,
     SourceDir,
     Strict,
     Target,
     TargetMcore,
     could_not_check,
-    print_report,
+    run,
 )
+
+if TYPE_CHECKING:
+    from mtpconv.inventory.report import Report
 
 
 @app.command()
@@ -28,18 +35,19 @@ def inventory(
     path: Annotated[Path, typer.Argument(metavar="PATH", show_default=False)],
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
     """What a checkpoint of either format holds, from its headers only."""
-    try:
-        from mtpconv.convert.take_inventory import take_inventory
-        from mtpconv.inventory.inventory import inventory_json, inventory_text
 
-        found = take_inventory(path)
-        render = inventory_json if output is Format.json else inventory_text
-        print(render(found, listed=tensors))
-    except Exception as error:
-        could_not_check("inventory", error, output, debug=debug)
+    def work() -> "Report":
+        from mtpconv.convert.take_inventory import take_inventory
+        from mtpconv.inventory.inventory import inventory_report
+
+        return inventory_report(take_inventory(path), listed=tensors)
+
+    run("inventory", work, output, strict=False, debug=debug, reports=reports, html=html)
 
 
 @app.command()
@@ -51,23 +59,20 @@ def plan(
     target_mcore: TargetMcore = Target.auto,
     strict: Strict = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
     """The proof without bytes: both directions on headers only, with memory and disk needed."""
-    try:
-        from mtpconv.convert.plan_both import plan_both, plan_json, plan_report
+
+    def work() -> "Report":
+        from mtpconv.convert.plan_both import plan_both, plan_report
         from mtpconv.convert.prepare import Way
 
         way = Way(pad_vocab_to_multiple, no_mtp, False, target_mcore.release)
-        both = plan_both(src, way, layer_layout.value)
-    except Exception as error:
-        could_not_check("plan", error, output, debug=debug)
-    report = plan_report(both)
-    if output is Format.json:
-        print(plan_json(both, report, strict=strict))
-    else:
-        print_report(report, output, strict=strict)
-    raise typer.Exit(report.exit_code(strict=strict))
+        return plan_report(plan_both(src, way, layer_layout.value))
+
+    run("plan", work, output, strict=strict, debug=debug, reports=reports, html=html)
 
 
 @app.command()
@@ -75,7 +80,7 @@ def explain(
     src: SourceDir,
     tensor: Annotated[str, typer.Argument(metavar="TENSOR", show_default=False)],
     target_mcore: TargetMcore = Target.auto,
-    output: Output = Format.text,
+    output: PlainOutput = Plain.text,
     debug: Debug = False,
 ) -> None:
     """The rule that carries one tensor of SRC, named as either side names it."""
@@ -83,17 +88,17 @@ def explain(
         from mtpconv.convert.explain import explain_json, explain_tensor, explain_text
 
         found = explain_tensor(src, tensor, target_mcore.release)
-        print(explain_json(found) if output is Format.json else explain_text(found))
+        print(explain_json(found) if output is Plain.json else explain_text(found))
     except Exception as error:
         could_not_check("explain", error, output, debug=debug)
 
 
 @app.command()
-def families(output: Output = Format.text) -> None:
+def families(output: PlainOutput = Plain.text) -> None:
     """The model families mtpconv converts, and what each needs of megatron-core."""
     from mtpconv.inventory.family_table import families_json, families_text
 
-    print(families_json() if output is Format.json else families_text())
+    print(families_json() if output is Plain.json else families_text())
 
 
 @app.command()

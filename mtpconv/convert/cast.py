@@ -2,7 +2,7 @@
 
 from mtpconv.errors import FormatError, Narrowed
 
-_TORCH = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+TORCH_FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def convert(block: memoryview, dtypes: tuple[str, str], name: str) -> memoryview:
@@ -13,11 +13,11 @@ def convert(block: memoryview, dtypes: tuple[str, str], name: str) -> memoryview
     """
     import torch
 
-    if not set(dtypes) <= _TORCH.keys():
+    if not set(dtypes) <= TORCH_FLOATS.keys():
         raise FormatError(
             "dtype/unsupported", f"{name}: cannot be turned from {dtypes[0]} into {dtypes[1]}"
         )
-    source, target = (getattr(torch, _TORCH[dtype]) for dtype in dtypes)
+    source, target = (getattr(torch, TORCH_FLOATS[dtype]) for dtype in dtypes)
     values = torch.frombuffer(block, dtype=source)
     converted = values.to(target)
     back = converted.to(source)

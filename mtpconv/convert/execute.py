@@ -10,13 +10,13 @@ import mmap
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
-from mtpconv.convert.ranges import Payload, Strip
+from mtpconv.convert.ranges import Computed, Payload, Strip
 from mtpconv.convert.virtual import Read, Source, Virtual
 from mtpconv.errors import FormatError, MtpconvError, OutputError
 
@@ -33,7 +33,7 @@ class Tail:
     make: Callable[[int], bytes]
 
 
-Segment = bytes | Payload | Tail
+Segment = bytes | Payload | Computed | Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +128,16 @@ def output_error(error: OSError, path: Path) -> OutputError:
     return OutputError("disk/io-error", f"{path}: {error.strerror or error}")
 
 
-def _write_payload(writer: "_Writer", part: Payload, sources: "Sources", convert: Convert) -> None:
-    if part.cast is not None:
-        for block in source_blocks(part, sources.read):
-            converted = convert(block, part.cast, part.name)
-            writer.crc = zlib.crc32(converted, writer.crc)
-            writer.write(converted)
-    elif part.contiguous:
+def _write_payload(
+    writer: "_Writer", part: Payload | Computed, sources: "Sources", convert: Convert
+) -> None:
+    if isinstance(part, Payload) and part.cast is None and part.contiguous:
         for strip in part.strips:
             _copy_range(writer, strip, sources)
-    else:
-        for block in source_blocks(part, sources.read):
-            writer.crc = zlib.crc32(block, writer.crc)
-            writer.write(block)
+        return
+    for block in part_blocks(part, sources.read, convert):
+        writer.crc = zlib.crc32(block, writer.crc)
+        writer.write(block)
 
 
 def _copy_range(writer: "_Writer", strip: Strip, sources: "Sources") -> None:
@@ -154,6 +151,37 @@ def _copy_range(writer: "_Writer", strip: Strip, sources: "Sources") -> None:
         writer.crc = zlib.crc32(window, writer.crc)
         done += len(window)
         writer.commit(len(window))
+
+
+def part_blocks(part: Payload | Computed, read: Read, convert: Convert) -> Iterator[memoryview]:
+    """The target's bytes in order, computed and cast; each block is good until the next."""
+    if isinstance(part, Computed):
+        held = {
+            matrix.key: matrix.run(_collected(source_blocks(matrix.source, read)))
+            for matrix in part.matrices
+        }
+        yield from part_blocks(part.payload, Memory(held).read, convert)
+        return
+    for block in source_blocks(part, read):
+        yield block if part.cast is None else convert(block, part.cast, part.name)
+
+
+def _collected(blocks: Iterable[memoryview]) -> bytearray:
+    data = bytearray()  # not a join: a block is overwritten by the next
+    for block in blocks:
+        data += block
+    return data
+
+
+class Memory:
+    """Reads from bytes in memory as if they were files of those paths."""
+
+    def __init__(self, held: Mapping[Source, bytes | memoryview]) -> None:
+        self._held = held
+
+    def read(self, path: Source, offset: int, window: memoryview) -> None:
+        """Fill `window` from what is held as `path`, at `offset`."""
+        window[:] = self._held[path][offset : offset + len(window)]
 
 
 def source_blocks(part: Payload, read: Read) -> Iterator[memoryview]:
@@ -184,16 +212,19 @@ def _gathered(part: Payload, read: Read) -> Iterator[memoryview]:
         block = np.empty((bottom - top, part.row_bytes), dtype=np.uint8)
         for strip in strips:
             row, column = divmod(strip.target, part.row_bytes)
-            first, last = max(top, row), min(bottom, row + strip.rows)
+            every = strip.target_step // part.row_bytes
+            first = max(0, -(-(top - row) // every))
+            last = min(strip.rows, -(-(bottom - row) // every))
             if first >= last:
                 continue
-            aim = block[first - top : last - top, column : column + strip.run]
+            at = row + first * every - top
+            aim = block[at::every, column : column + strip.run][: last - first]
             if strip.path is None:
                 aim[:] = 0
                 continue
             span = (last - first - 1) * strip.source_step + strip.run
             raw = bytearray(span)
-            read(strip.path, strip.source + (first - row) * strip.source_step, memoryview(raw))
+            read(strip.path, strip.source + first * strip.source_step, memoryview(raw))
             flat = np.frombuffer(raw, dtype=np.uint8)
             shape, steps = (last - first, strip.run), (strip.source_step, 1)
             aim[:] = np.lib.stride_tricks.as_strided(flat, shape, steps)

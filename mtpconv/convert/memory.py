@@ -4,15 +4,14 @@ from pathlib import Path
 
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import Comparison
-from mtpconv.convert.execute import Sources, source_blocks
+from mtpconv.convert.execute import Memory, Sources, part_blocks
+from mtpconv.convert.parts import to_hf_parts, to_mcore_part
 from mtpconv.convert.prepare import HfPlan
 from mtpconv.convert.progress import Progress
-from mtpconv.convert.ranges import Payload, payload
-from mtpconv.convert.virtual import Source
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.inventory.findings import Finding
 from mtpconv.mappings.rule import Rule
-from mtpconv.mappings.spec import TensorSpec, columns, rows
+from mtpconv.mappings.spec import TensorSpec, rows
 
 
 def in_memory(planned: HfPlan, progress: Progress) -> Comparison:
@@ -50,10 +49,9 @@ def in_memory(planned: HfPlan, progress: Progress) -> Comparison:
 def _there(planned: HfPlan, rule: Rule, number: int, name: str, sources: Sources) -> bytes:
     hf, spec = planned.hf, planned.plan.target[name]
     inputs = [[source_piece(*hf.locations[source], hf.tensors[source])] for source in rule.hf]
-    pair = (hf.tensors[rule.hf[0]].dtype, spec.dtype)
     band = (0, rows(spec.shape))
-    part = payload(rule.op, number, band, columns(spec.shape), inputs, pair, name)
-    return _collect(part, sources)
+    part = to_mcore_part(rule, number, band, spec, inputs, hf.tensors[rule.hf[0]].dtype)
+    return b"".join(bytes(block) for block in part_blocks(part, sources.read, convert))
 
 
 def _back(
@@ -61,25 +59,7 @@ def _back(
 ) -> bytes:
     target = planned.plan.target
     inputs = [[source_piece(Path(name), 0, target[name])] for name in rule.mcore]
-    pair = (target[rule.mcore[0]].dtype, spec.dtype)
-    band = (0, rows(spec.shape))
-    inverse = rule.op.inverse()
-    part = payload(inverse, output, band, columns(spec.shape), inputs, pair, rule.hf[output])
-    return _collect(part, _Memory(there))
-
-
-class _Memory:
-    """Reads from tensors in memory as if each were a file of its name."""
-
-    def __init__(self, tensors: dict[str, bytes]) -> None:
-        self._tensors = tensors
-
-    def read(self, path: Source, offset: int, window: memoryview) -> None:
-        window[:] = self._tensors[str(path)][offset : offset + len(window)]
-
-
-def _collect(part: Payload, sources: "Sources | _Memory") -> bytes:
-    blocks = source_blocks(part, sources.read)
-    if part.cast is None:
-        return b"".join(bytes(block) for block in blocks)
-    return b"".join(bytes(convert(block, part.cast, part.name)) for block in blocks)
+    dtype = target[rule.mcore[0]].dtype
+    read = Memory({Path(name): data for name, data in there.items()}).read
+    parts = to_hf_parts(rule, output, spec, inputs, dtype, rule.hf[output])
+    return b"".join(bytes(b) for part in parts for b in part_blocks(part, read, convert))

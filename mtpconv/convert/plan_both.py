@@ -1,6 +1,5 @@
 """`mtpconv plan`: both directions proven on headers, and what the work would take."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from mtpconv.convert.execute import BLOCK, BUFFER, THREADS
 from mtpconv.convert.hf import HfCheckpoint, open_hf
 from mtpconv.convert.hf2mcore import LayerLayout, is_stacked, mcore_output, mtp_text, plan_facts
+from mtpconv.convert.parts import largest_matrix
 from mtpconv.convert.prepare import (
     HfPlan,
     Way,
@@ -19,7 +19,6 @@ from mtpconv.convert.prepare import (
 )
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
-from mtpconv.inventory.render_json import envelope
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.mappings.layout import lay_out, logical_places, oldest_release
@@ -38,8 +37,13 @@ class BothPlans:
 
     @property
     def peak_memory_bytes(self) -> int:
-        """Buffers of the executor: per thread one output buffer and two blocks for casts."""
-        return THREADS * (BUFFER + 2 * BLOCK)
+        """Per thread one output buffer, two blocks for casts, and a matrix that is computed.
+
+        A matrix counts three times: as read, computed, and cast to at most twice the width.
+        """
+        hf, rules = self.there.hf, self.there.plan.rules
+        matrix = largest_matrix(rules, hf.tensors)
+        return THREADS * (BUFFER + 2 * BLOCK + 4 * matrix)
 
 
 def plan_both(source: Path, way: Way, layout: LayerLayout) -> BothPlans:
@@ -100,15 +104,16 @@ def plan_report(both: BothPlans) -> Report:
         tuple(facts),
         "" if found else "Headers only: shared copies and bytes are checked by the conversion.",
         status_counts(both.findings),
+        document=_document(both),
     )
 
 
-def plan_json(both: BothPlans, report: Report, *, strict: bool) -> str:
-    """The two plans as JSON, schema `mtpconv.plan/1`."""
+def _document(both: BothPlans) -> dict[str, Any]:
+    """The two plans in the schema `mtpconv.plan/1`."""
     there = both.there.plan
-    body = {
-        **envelope("mtpconv.plan/1", report.exit_code(strict=strict)),
-        "verdict": report.verdict,
+    return {
+        "schema": "mtpconv.plan/1",
+        "verdict": "",  # the renderer's, which knows of --strict
         "family": both.there.prepared.family.model_type,
         "hf_tensors": len(both.there.hf.tensors),
         "mcore_tensors": both.keys,
@@ -129,7 +134,6 @@ def plan_json(both: BothPlans, report: Report, *, strict: bool) -> str:
             for f in both.findings
         ],
     }
-    return json.dumps(body, indent=2, ensure_ascii=False)
 
 
 def _faults(plan: Plan) -> dict[str, Any]:

@@ -5,11 +5,11 @@ list of `Piece`s, rectangles that lie row by row in files; a target region is a 
 op's blocks cut across both and leave `Strip`s.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mtpconv.convert.virtual import Source
-from mtpconv.mappings.ops import ZERO, Moves
+from mtpconv.mappings.ops import ZERO, Block, Moves, placed
 from mtpconv.mappings.spec import ITEM_SIZE
 
 
@@ -57,6 +57,23 @@ class Payload:
         return all(strip.rows == 1 for strip in self.strips)
 
 
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix read whole and computed in memory; `key` is the path its result is known by."""
+
+    key: Source
+    source: Payload
+    run: Callable[[bytearray], memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The bytes of one target region whose strips lie in `matrices`, not in files."""
+
+    matrices: tuple[Matrix, ...]
+    payload: Payload
+
+
 def payload(
     op: Moves,
     output: int,
@@ -85,7 +102,10 @@ def payload(
 
 @dataclass(frozen=True, slots=True)
 class _Rectangle:
-    """A rectangle of a target band and where it comes from (piece None: zeros)."""
+    """A rectangle of a target band and where it comes from (piece None: zeros).
+
+    Its rows are `every` apart in the target and `step` apart in the piece.
+    """
 
     row: int
     column: int
@@ -94,53 +114,87 @@ class _Rectangle:
     piece: Piece | None
     from_row: int = 0
     from_column: int = 0
+    every: int = 1
+    step: int = 1
 
 
 def _cut(
     op: Moves, output: int, band: tuple[int, int], columns: int, inputs: Sequence[Sequence[Piece]]
 ) -> Iterator[_Rectangle]:
-    at = 0
-    for block in op.outputs[output]:
-        size = block.last - block.first
+    for at, block in placed(op.outputs[output]):
         if op.axis == 0:
-            top, bottom = max(at, band[0]), min(at + size, band[1])
-            left, right = 0, columns
-            shift_row, shift_column = block.first - at, 0
+            yield from _cut_rows(block, at, band, columns, _pieces(block, op, columns, inputs))
         else:
-            top, bottom = band
-            left, right = at, at + size
-            shift_row, shift_column = 0, block.first - at
-        at += size
-        if top >= bottom:
+            yield from _cut_columns(block, at, band, _pieces(block, op, columns, inputs))
+
+
+def _pieces(
+    block: Block, op: Moves, columns: int, inputs: Sequence[Sequence[Piece]]
+) -> Sequence[Piece | None]:
+    """The stored pieces a block takes from; a folded tensor's are cut into rows of `columns`."""
+    if block.input == ZERO:
+        return (None,)
+    pieces = inputs[block.input]
+    if not op.fold or op.axis:
+        return pieces
+    return [
+        Piece(p.path, p.start, p.row * (p.columns // columns), 0, p.rows * p.columns // columns,
+              columns)
+        for p in pieces
+    ]  # fmt: skip
+
+
+def _cut_rows(
+    block: Block, at: int, band: tuple[int, int], columns: int, pieces: Sequence[Piece | None]
+) -> Iterator[_Rectangle]:
+    """Row i of the block is target row `at + i * every` and source row `first + i * step`."""
+    every, step = block.every, block.step
+    begin = max(0, -(-(band[0] - at) // every))
+    end = min(block.size, -(-(band[1] - at) // every))
+    for piece in pieces:
+        low, high, left, width, first = begin, end, 0, columns, 0
+        if piece is not None:
+            low = max(low, -(-(piece.row - block.first) // step))
+            high = min(high, -(-(piece.row + piece.rows - block.first) // step))
+            left, width = piece.column, piece.columns
+            first = block.first + low * step - piece.row
+        if low < high:
+            row = at + low * every - band[0]
+            yield _Rectangle(row, left, high - low, width, piece, first, 0, every, step)
+
+
+def _cut_columns(
+    block: Block, at: int, band: tuple[int, int], pieces: Sequence[Piece | None]
+) -> Iterator[_Rectangle]:
+    """Columns `[first, last)` of the source are the target's from `at` on."""
+    for piece in pieces:
+        if piece is None:
+            yield _Rectangle(0, at, band[1] - band[0], block.size, None)
             continue
-        if block.input == ZERO:
-            yield _Rectangle(top - band[0], left, bottom - top, right - left, None)
-            continue
-        for piece in inputs[block.input]:
-            first = max(top + shift_row, piece.row)
-            last = min(bottom + shift_row, piece.row + piece.rows)
-            begin = max(left + shift_column, piece.column)
-            end = min(right + shift_column, piece.column + piece.columns)
-            if first < last and begin < end:
-                yield _Rectangle(
-                    first - shift_row - band[0], begin - shift_column, last - first, end - begin,
-                    piece, first - piece.row, begin - piece.column,
-                )  # fmt: skip
+        first, last = max(band[0], piece.row), min(band[1], piece.row + piece.rows)
+        begin = max(block.first, piece.column)
+        end = min(block.last, piece.column + piece.columns)
+        if first < last and begin < end:
+            yield _Rectangle(
+                first - band[0], begin - block.first + at, last - first, end - begin,
+                piece, first - piece.row, begin - piece.column,
+            )  # fmt: skip
 
 
 def _strip(rectangle: _Rectangle, columns: int, item: int) -> Strip:
     r = rectangle
     target = (r.row * columns + r.column) * item
-    run = r.columns * item
-    wide = r.columns == columns
+    run, target_step = r.columns * item, r.every * columns * item
+    wide = r.columns == columns and r.every == 1
     if r.piece is None:
         rows, run = (1, r.rows * run) if wide else (r.rows, run)
-        return Strip(None, 0, target, rows, run, 0, columns * item)
+        return Strip(None, 0, target, rows, run, 0, target_step)
     source = r.piece.start + (r.from_row * r.piece.columns + r.from_column) * item
     rows = r.rows
-    if wide and r.columns == r.piece.columns:
+    if wide and r.columns == r.piece.columns and r.step == 1:
         rows, run = 1, rows * run
-    return Strip(r.piece.path, source, target, rows, run, r.piece.columns * item, columns * item)
+    source_step = r.step * r.piece.columns * item
+    return Strip(r.piece.path, source, target, rows, run, source_step, target_step)
 
 
 def _merged(strips: list[Strip]) -> Iterator[Strip]:

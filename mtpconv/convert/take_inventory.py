@@ -43,6 +43,7 @@ def _hf(path: Path) -> Inventory:
         declared,
         stored,
         tuple(f"{finding.severity}: {finding.message}" for finding in hf.findings),
+        findings=hf.findings,
     )
 
 

@@ -11,11 +11,12 @@ from mtpconv.convert.execute import OutputFile, Segment
 from mtpconv.convert.headers import header_bytes
 from mtpconv.convert.hf import CONFIG, INDEX, HfLayout, ShardLayout
 from mtpconv.convert.manifest import Like
+from mtpconv.convert.parts import to_hf_parts
 from mtpconv.convert.publish import copy_file, write_bytes
-from mtpconv.convert.ranges import Piece, payload
-from mtpconv.mappings.ops import Moves, rename
+from mtpconv.convert.ranges import Piece
+from mtpconv.mappings.ops import rename
 from mtpconv.mappings.rule import Rule
-from mtpconv.mappings.spec import TensorSpec, columns, rows
+from mtpconv.mappings.spec import TensorSpec, rows
 
 Producers = Mapping[str, tuple[Rule, int]]
 """For each HF tensor the rule that gives it and which of the rule's HF tensors it is."""
@@ -59,11 +60,8 @@ def _segments(
     for name in shard.order:
         rule, output = rules[name]
         spec = shard.tensors[name]
-        back: Moves = rule.op.inverse()
         inputs = [pieces(mcore) for mcore in rule.mcore]
-        band = (0, rows(spec.shape))
-        pair = (dtypes[rule.mcore[0]], spec.dtype)
-        yield payload(back, output, band, columns(spec.shape), inputs, pair, name)
+        yield from to_hf_parts(rule, output, spec, inputs, dtypes[rule.mcore[0]], name)
 
 
 def changed_config(text: bytes, changes: Mapping[str, Any]) -> bytes:

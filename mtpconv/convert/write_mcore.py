@@ -10,8 +10,9 @@ from mtpconv.convert.common_state import empty_extra_state
 from mtpconv.convert.dcp import METADATA, Chunk, Stored, metadata_bytes
 from mtpconv.convert.execute import OutputFile, Segment, Tail
 from mtpconv.convert.items import Container, tensor_container
+from mtpconv.convert.parts import to_mcore_part
 from mtpconv.convert.publish import write_bytes
-from mtpconv.convert.ranges import Piece, payload
+from mtpconv.convert.ranges import Piece
 from mtpconv.convert.virtual import Source
 from mtpconv.inventory.plan import Plan
 from mtpconv.mappings.layout import Key, extra_states, lay_out, row_bands
@@ -121,8 +122,7 @@ def _payload(
 ) -> Segment:
     rule, output = producer
     inputs = [[sources[name]] for name in rule.hf]
-    pair = (dtypes[rule.hf[0]].dtype, spec.dtype)
-    return payload(rule.op, output, item.band, columns(spec.shape), inputs, pair, rule.hf[0])
+    return to_mcore_part(rule, output, item.band, spec, inputs, dtypes[rule.hf[0]].dtype)
 
 
 def _objects(

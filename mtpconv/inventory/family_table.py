@@ -10,7 +10,7 @@ def families_text() -> str:
     """One line a family, 80 columns."""
     lines = [f"{'model_type':<15}{'MTP':<5}{'layout':<11}{'megatron-core':<15}releases"]
     for family in FAMILIES.values():
-        mtp = "yes" if family.mtp else "-"
+        mtp = "yes" if family.ships_mtp else "-"
         layout = "per layer" if family.moe else "stacked"
         since = "none yet" if family.gap else f">= {family.since}"
         lines.append(f"{family.model_type:<15}{mtp:<5}{layout:<11}{since:<15}{family.models}")
@@ -23,7 +23,7 @@ def families_json() -> str:
         {
             "model_type": family.model_type,
             "releases": family.models,
-            "mtp": family.mtp is not None,
+            "mtp": family.ships_mtp,
             "mtp_key": family.mtp.key if family.mtp else None,
             "default_layout": "per-layer" if family.moe else "stacked",
             "megatron_core": None if family.gap else f">={family.since}",

@@ -129,6 +129,12 @@ _ROWS = (
         "Keep the wider dtype: give a --like whose header says so.",
     ),
     Row(
+        "dtype/not-reversible", ("error",),
+        "A value would not come back from the offset that Megatron's spelling of a gamma asks for.",
+        "Adding and removing the constant would change the weight.",
+        "Such values are below 2**-16: check that the tensor is the trained one.",
+    ),
+    Row(
         "dtype/unsupported", ("stop",),
         "A dtype that has no exact conversion, or that torch_dist cannot store.",
         "The tensor cannot be carried over.",
@@ -468,6 +474,12 @@ _ROWS = (
         "Source and output are the same folder, or one lies inside the other.",
         "Nothing was touched.",
         "Name a folder beside the source.",
+    ),
+    Row(
+        "output/report", ("stop",),
+        "A file named by --report or --html has an unknown extension, or no folder to lie in.",
+        "Nothing was read: reports are checked before the work begins.",
+        "End it in .json, .xml, .html, .md or .txt, and make its folder first.",
     ),
     # --- sec ------------------------------------------------------------------------------------
     Row(

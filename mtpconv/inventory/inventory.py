@@ -1,13 +1,15 @@
 """What a checkpoint holds, from its headers, as text and as JSON (`mtpconv.inventory/1`)."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.groups import Group
-from mtpconv.inventory.render_json import envelope
 from mtpconv.inventory.render_text import size_text
+from mtpconv.inventory.report import Report
+from mtpconv.inventory.visible import visible
 from mtpconv.mappings.spec import TensorSpec
 
 
@@ -24,6 +26,7 @@ class Inventory:
     stored: int
     notes: tuple[str, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
 
     @property
     def mtp_tensors(self) -> int:
@@ -36,11 +39,25 @@ def dtypes(tensors: Mapping[str, TensorSpec]) -> dict[str, int]:
     return dict(Counter(spec.dtype for spec in tensors.values()).most_common())
 
 
-def inventory_json(inventory: Inventory, *, listed: bool) -> str:
-    """The inventory as one JSON object, with every tensor if `listed`."""
+def inventory_report(inventory: Inventory, *, listed: bool) -> Report:
+    """The inventory as a report, in its own schema and text, with every tensor if `listed`."""
+    name = inventory.family or "unknown family"
+    return Report(
+        "inventory",
+        name,
+        f"{len(inventory.tensors):,} tensors in {inventory.format} format",
+        inventory.findings,
+        facts=(("path", inventory.path), ("mtp", _mtp_text(inventory))),
+        document=_document(inventory, listed=listed),
+        text=inventory_text(inventory, listed=listed),
+    )
+
+
+def _document(inventory: Inventory, *, listed: bool) -> dict[str, Any]:
+    """The inventory in the schema `mtpconv.inventory/1`."""
     tensors = inventory.tensors
-    body = {
-        **envelope("mtpconv.inventory/1", 0),
+    body: dict[str, Any] = {
+        "schema": "mtpconv.inventory/1",
         "path": inventory.path,
         "format": inventory.format,
         "family": inventory.family,
@@ -65,7 +82,7 @@ def inventory_json(inventory: Inventory, *, listed: bool) -> str:
             {"name": name, "shape": list(spec.shape), "dtype": spec.dtype}
             for name, spec in tensors.items()
         ]
-    return json.dumps(body, indent=2, ensure_ascii=False)
+    return body
 
 
 def inventory_text(inventory: Inventory, *, listed: bool) -> str:
@@ -74,9 +91,9 @@ def inventory_text(inventory: Inventory, *, listed: bool) -> str:
     nbytes = sum(group.nbytes for group in inventory.groups)
     elements = sum(group.elements for group in inventory.groups)
     lines = [
-        f"{inventory.path}",
+        visible(inventory.path),
         (
-            f"  {inventory.format}, {inventory.family or 'unknown family'}:"
+            f"  {inventory.format}, {visible(inventory.family or 'unknown family')}:"
             f" {len(tensors):,} tensors, {elements:,} elements, {size_text(nbytes)}"
         ),
         "  " + ", ".join(f"{dtype} {count:,}" for dtype, count in dtypes(tensors).items()),
@@ -87,17 +104,18 @@ def inventory_text(inventory: Inventory, *, listed: bool) -> str:
         f"  {g.name:<14}{g.tensors:>10,}{g.elements:>22,}{size_text(g.nbytes):>12}"
         for g in inventory.groups
     ]
-    declared = "no key" if inventory.declared is None else str(inventory.declared)
-    lines += [
-        "",
-        (
-            f"  MTP layers: {declared} declared, {inventory.stored} stored"
-            f" ({inventory.mtp_tensors:,} tensors)"
-        ),
-    ]
+    lines += ["", f"  MTP layers: {_mtp_text(inventory)}"]
     lines += [f"  {kind}: {count:,} entries skipped" for kind, count in inventory.skipped.items()]
-    lines += [f"  {note}" for note in inventory.notes]
+    lines += [f"  {visible(note)}" for note in inventory.notes]
     if listed:
         lines.append("")
-        lines += [f"{s.dtype:<8} {list(s.shape)!s:<22} {name}" for name, s in tensors.items()]
+        lines += [
+            f"{spec.dtype:<8} {list(spec.shape)!s:<22} {visible(name)}"
+            for name, spec in tensors.items()
+        ]
     return "\n".join(lines)
+
+
+def _mtp_text(inventory: Inventory) -> str:
+    declared = "no key" if inventory.declared is None else str(inventory.declared)
+    return f"{declared} declared, {inventory.stored} stored ({inventory.mtp_tensors:,} tensors)"

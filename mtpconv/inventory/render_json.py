@@ -1,12 +1,18 @@
-"""Reports as JSON, schema `mtpconv.report/1`: every finding, nothing collapsed."""
+"""Reports as JSON, schema `mtpconv.report/1`: every finding, nothing collapsed.
+
+The schemas are in the folder `schema` beside this file.
+"""
 
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict
+from math import isfinite
 from typing import Any
 
 from mtpconv import __version__
 from mtpconv.inventory.report import Report
+from mtpconv.inventory.visible import encodable
 
 
 def envelope(schema: str, exit_code: int) -> dict[str, Any]:
@@ -16,12 +22,37 @@ def envelope(schema: str, exit_code: int) -> dict[str, Any]:
 
 
 def report_json(report: Report, *, strict: bool) -> str:
-    """The report as one JSON object."""
+    """The report as one JSON object, in the command's own schema where it has one."""
+    return json_text(report_body(report, strict=strict))
+
+
+def json_text(body: Mapping[str, Any]) -> str:
+    """Strict JSON: no bare NaN or Infinity (they become strings), no character UTF-8 lacks."""
+    return encodable(json.dumps(_finite(body), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def report_body(report: Report, *, strict: bool) -> dict[str, Any]:
+    """What `report_json` writes, as an object."""
     code = report.exit_code(strict=strict)
-    body = {
+    if report.document is not None:
+        body = dict(report.document)
+        if "verdict" in body:
+            body["verdict"] = report.word(strict=strict)
+        return {**envelope(body.pop("schema"), code), **body}
+    return {
         **envelope("mtpconv.report/1", code),
         "command": report.command,
-        "verdict": "fail" if code == 1 else report.verdict,
+        "verdict": report.word(strict=strict),
         "subject": report.subject,
         "reason": report.reason,
         "counts": report.counts,
@@ -32,4 +63,3 @@ def report_json(report: Report, *, strict: bool) -> str:
         "next_step": report.next_step,
         **report.extra,
     }
-    return json.dumps(body, indent=2, ensure_ascii=False)

@@ -9,34 +9,36 @@ from collections.abc import Iterable, Iterator
 from mtpconv.inventory.collapse import collapse
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.report import Report
+from mtpconv.inventory.visible import visible
 
 WIDTH = 80
-_WORDS = {"pass": "PASS", "fail": "FAIL", "error": "ERROR"}
 
 
 def report_text(report: Report, *, strict: bool, width: int = WIDTH) -> str:
     """The whole report as lines of text, `width` columns where names allow."""
-    code = report.exit_code(strict=strict)
-    word = "FAIL" if code == 1 else _WORDS[report.verdict]
-    head = "  ".join(part for part in (word, report.command, report.subject) if part)
-    lines = list(
-        _wrapped(
-            f"{head}: {report.reason}" if report.subject else f"{head}  {report.reason}", width
-        )
-    )
+    if report.text:
+        return report.text
+    lines = _wrapped(headline(report, strict=strict), width)
     if report.facts:
         lines.append("")
         wide = max(len(label) for label, _ in report.facts)
-        lines += [f"  {label:<{wide}}  {text}" for label, text in report.facts]
-    for block in _blocks(report.findings, width):
+        lines += [f"  {label:<{wide}}  {visible(text)}" for label, text in report.facts]
+    for block in finding_blocks(report.findings, width):
         lines += ["", *block]
     if report.accepted:
         lines += ["", *_accepted(report.accepted)]
-    if strict and code == 1 and report.verdict == "pass":
+    if strict and report.word(strict=True) != report.verdict:
         lines += ["", "Warnings count as failures under --strict."]
     if report.next_step:
-        lines += ["", *_wrapped(report.next_step, width)]
+        lines += ["", *_wrapped(visible(report.next_step), width)]
     return "\n".join(lines)
+
+
+def headline(report: Report, *, strict: bool) -> str:
+    """Verdict, command, model and reason in one line of any length."""
+    word = report.word(strict=strict).upper()
+    head = "  ".join(part for part in (word, report.command, report.subject) if part)
+    return visible(f"{head}: {report.reason}" if report.subject else f"{head}  {report.reason}")
 
 
 def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
@@ -45,7 +47,7 @@ def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
     )
 
 
-def _blocks(findings: Iterable[Finding], width: int) -> Iterator[list[str]]:
+def finding_blocks(findings: Iterable[Finding], width: int) -> Iterator[list[str]]:
     """Tensor findings grouped by status and id, then the others one by one."""
     grouped: dict[tuple[str, str, str], list[Finding]] = {}
     single: list[Finding] = []
@@ -60,10 +62,10 @@ def _blocks(findings: Iterable[Finding], width: int) -> Iterator[list[str]]:
     order = {"error": 0, "warning": 1, "info": 2}
     rest: list[str] = []
     for finding in sorted(single, key=lambda finding: order[finding.severity]):
-        line = f"{finding.severity:<8}{finding.id}  {finding.message}"
+        line = f"{finding.severity:<8}{finding.id}  {visible(finding.message)}"
         rest += _wrapped(line, width, " " * 10)
         if finding.hint:
-            rest += [" " * 10 + line for line in _wrapped(finding.hint, width - 10, "")]
+            rest += [" " * 10 + line for line in _wrapped(visible(finding.hint), width - 10, "")]
     if rest:
         yield rest
 
@@ -75,16 +77,17 @@ def _group(status: str, id: str, found: list[Finding]) -> list[str]:
         values = "" if finding.max_abs is None else _values(finding)
         counterpart = finding.counterpart if status == "renamed" else ""
         key = (finding.expected, finding.actual, values + finding.hint, counterpart)
-        alike.setdefault(key, []).append(finding.name)
+        alike.setdefault(key, []).append(visible(finding.name))
     for (expected, actual, note, counterpart), names in alike.items():
         for pattern, count in collapse(names):
             lines.append(f"  {pattern}" + (f"  ({count:,})" if count > 1 else ""))
             if counterpart:
-                lines.append(f"      -> {counterpart}")
+                lines.append(f"      -> {visible(counterpart)}")
         if expected or actual:
-            lines.append(f"      expected {expected or 'nothing'}, found {actual or 'nothing'}")
+            wanted, found_here = visible(expected) or "nothing", visible(actual) or "nothing"
+            lines.append(f"      expected {wanted}, found {found_here}")
         if note:
-            lines.append(f"      {note}")
+            lines.append(f"      {visible(note)}")
     return lines
 
 
@@ -92,7 +95,7 @@ def _accepted(accepted: Iterable[Finding]) -> list[str]:
     """What the user accepts by name, one line an id and pattern of names."""
     names: dict[str, list[str]] = {}
     for finding in accepted:
-        names.setdefault(finding.id, []).append(finding.name)
+        names.setdefault(finding.id, []).append(visible(finding.name))
     lines = []
     for id, found in names.items():
         lines.append(f"accepted  {len(found):,} finding{'s' if len(found) > 1 else ''}  [{id}]")

@@ -1,7 +1,7 @@
 """A report: one verdict, its counts and findings, the same object whatever the output format."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,7 +24,9 @@ class Report:
 
     `subject` is the model in a few words, `reason` the verdict's cause in one sentence, `facts`
     label and text of each line under the verdict, `next_step` what to do now. `accepted` are
-    findings the user accepts by name: reported, and without weight in the verdict.
+    findings the user accepts by name: reported, and without weight in the verdict. `extra` are
+    further keys of the JSON (`inventory`, `parity`, `draft` are drawn in the HTML page). A command
+    whose JSON follows a schema of its own gives it as `document`, its text as `text`.
     """
 
     command: str
@@ -38,6 +40,8 @@ class Report:
     extra: dict[str, Any] = field(default_factory=dict)
     could_not_check: bool = False
     accepted: tuple[Finding, ...] = ()
+    document: Mapping[str, Any] | None = None
+    text: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -52,6 +56,10 @@ class Report:
         if self.verdict != "pass":
             return 2 if self.could_not_check else 1
         return int(strict and any(finding.severity == "warning" for finding in self.findings))
+
+    def word(self, *, strict: bool) -> Verdict:
+        """The verdict as printed: under `strict` a report with warnings says `fail`."""
+        return "fail" if self.exit_code(strict=strict) == 1 else self.verdict
 
 
 def status_counts(findings: Iterable[Finding]) -> dict[str, int]:

@@ -7,7 +7,14 @@ plus `mtp_wrapper`. Megatron names are those of megatron-core's TransformerEngin
 
 from dataclasses import dataclass
 
-from mtpconv.mappings.ops import Moves, concat, interleave_qkv, pad_rows, rename
+from mtpconv.mappings.ops import (
+    Moves,
+    concat,
+    interleave_fused_qkv,
+    interleave_qkv,
+    pad_rows,
+    rename,
+)
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
 from mtpconv.mappings.spec import Shape
 
@@ -121,6 +128,34 @@ def gqa(hf: str, mcore: str, a: Gqa) -> list[Row]:
             name = f"{linear}{part}_layernorm.weight"
             rules.append(one(f"{attention}{part}_norm.weight", name, (width,)))
     return rules
+
+
+def fused_gqa(hf: str, mcore: str, a: Gqa, qkv: str, out: str) -> list[Row]:
+    """`gqa` where q, k and v lie below each other in one tensor; no biases, no norms on them.
+
+    `qkv` and `out` are the HF names of the two projections below the layer.
+    """
+    q, kv = a.heads * a.head_dim, a.groups * a.head_dim
+    linear = f"{mcore}self_attention."
+    fused = (q + 2 * kv, a.hidden)
+    return [
+        one(f"{hf}input_layernorm.weight", f"{linear}linear_qkv.layer_norm_weight", (a.hidden,)),
+        joined(
+            (f"{hf}{qkv}.weight",),
+            (fused,),
+            f"{linear}linear_qkv.weight",
+            interleave_fused_qkv(a.heads, a.groups, a.head_dim),
+        ),
+        one(f"{hf}{out}.weight", f"{linear}linear_proj.weight", (a.hidden, q)),
+    ]
+
+
+def fused_mlp(hf: str, mcore: str, hidden: int, width: int) -> list[Row]:
+    """A SwiGLU MLP whose `gate_up_proj` already lies as Megatron has it: gate rows, then up."""
+    return [
+        one(f"{hf}gate_up_proj.weight", f"{mcore}linear_fc1.weight", (2 * width, hidden)),
+        one(f"{hf}down_proj.weight", f"{mcore}linear_fc2.weight", (hidden, width)),
+    ]
 
 
 def mla(hf: str, mcore: str, a: Mla) -> list[Row]:

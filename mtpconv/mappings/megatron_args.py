@@ -106,6 +106,33 @@ def sigmoid_router_args(config: Config, experts: int) -> Args:
     }
 
 
+def softmax_router_args(config: Config, experts: int, width: int) -> Args:
+    """Mixtral's router: softmax scores, the best few experts, no bias and no groups."""
+    return {
+        "num_experts": experts,
+        "moe_ffn_hidden_size": width,
+        "moe_router_topk": integer(config, "num_experts_per_tok"),
+        "moe_router_score_function": "softmax",
+        # Without renormalisation the weights are those of a softmax over all experts.
+        "moe_router_pre_softmax": not flag(config, "norm_topk_prob"),
+        "moe_router_enable_expert_bias": False,
+        "moe_grouped_gemm": True,
+    }
+
+
+def window_args(config: Config, full: list[bool] | None = None) -> Args:
+    """Sliding-window attention on every layer, or on those that are not `full`.
+
+    transformers counts the token itself (`sliding_window` keys in all), TE those before it.
+    """
+    if config.get("sliding_window") is None:
+        return {}
+    args: Args = {"window_size": (integer(config, "sliding_window") - 1, 0)}
+    if full is not None:
+        args["window_attn_skip_freq"] = [int(not layer) for layer in full]
+    return args
+
+
 def mtp_args(layers: int) -> Args:
     """Arguments of the MTP block; the key is absent-valued (None) in a job without MTP."""
     return {"mtp_num_layers": layers or None}

@@ -5,8 +5,10 @@ by hand, so that `to_hf(to_mcore(x)) == x` holds by construction), the byte rang
 streaming executor copies, and the sentence that explains the op.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from mtpconv.mappings.spec import Shape, rows
 
@@ -16,23 +18,52 @@ ZERO = -1
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows `[first, last)` of input number `input` (or that many zero rows, if it is ZERO)."""
+    """Rows `[first, last)` of input number `input` (or that many zero rows, if it is ZERO).
+
+    With a `step` only every step-th of them. The block lies behind the blocks before it, or, if it
+    says `at`, from that row on, its own rows `every` rows apart (only along axis 0).
+    """
 
     input: int
     first: int
     last: int
+    step: int = 1
+    at: int | None = None
+    every: int = 1
+
+    @property
+    def size(self) -> int:
+        """How many rows it moves."""
+        return len(range(self.first, self.last, self.step))
+
+
+def placed(blocks: tuple[Block, ...]) -> Iterator[tuple[int, Block]]:
+    """The blocks of an output, each with the row of the output it begins at."""
+    end = 0
+    for block in blocks:
+        at = end if block.at is None else block.at
+        yield at, block
+        end = max(end, at + (block.size - 1) * block.every + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Each output is a list of blocks laid one after the other along `axis` (0 rows, 1 columns)."""
+    """Each output is a list of blocks laid one after the other along `axis` (0 rows, 1 columns).
+
+    `fold` are leading axes that every input has in front of its rows: `[E, R, C]` with fold `(E,)`
+    is seen as `[E * R, C]`, so that a block can take one expert's rows out of a fused tensor. The
+    way back has them as `unfold`, which puts them in front of its outputs' rows again.
+    """
 
     outputs: tuple[tuple[Block, ...], ...]
     words: str
     axis: int = 0
+    fold: Shape = ()
+    unfold: Shape = ()
 
     def shapes(self, inputs: tuple[Shape, ...]) -> tuple[Shape, ...]:
         """Shapes of the outputs. Raises ValueError if a block does not fit the inputs' shapes."""
+        inputs = tuple(self._folded(shape) for shape in inputs)
         sizes = self.input_sizes
         if len(inputs) != len(sizes):
             raise ValueError(f"takes {len(sizes)} tensors, got {len(inputs)}")
@@ -45,9 +76,28 @@ class Moves:
             raise ValueError(f"shapes do not join: {[list(s) for s in inputs]}")
         if not inputs[0]:
             return ((),) * len(self.outputs)
-        lengths = [sum(b.last - b.first for b in blocks) for blocks in self.outputs]
+        lengths = [sum(block.size for block in blocks) for blocks in self.outputs]
         head, tail = rests[0]
-        return tuple((*head, length, *tail) for length in lengths)
+        return tuple(self._unfolded((*head, length, *tail)) for length in lengths)
+
+    def _folded(self, shape: Shape) -> Shape:
+        axes = len(self.fold)
+        if not axes:
+            return shape
+        if shape[:axes] != self.fold or len(shape) == axes:
+            raise ValueError(f"wants {list(self.fold)} in front, got shape {list(shape)}")
+        return (prod(shape[: axes + 1]), *shape[axes + 1 :])
+
+    def _unfolded(self, shape: Shape) -> Shape:
+        each = prod(self.unfold)
+        if shape[0] % each:
+            raise ValueError(f"{shape[0]} rows do not divide into {list(self.unfold)}")
+        return (*self.unfold, shape[0] // each, *shape[1:]) if self.unfold else shape
+
+    def output_view(self, shape: Shape) -> tuple[int, int]:
+        """Rows and columns of an output of `shape`, as the blocks count them."""
+        axes = len(self.unfold)
+        return prod(shape[: axes + 1]), prod(shape[axes + 1 :])
 
     @property
     def input_sizes(self) -> tuple[int, ...]:
@@ -65,30 +115,37 @@ def _rest(shape: Shape, axis: int) -> tuple[Shape, Shape]:
 
 @lru_cache(maxsize=4096)
 def _input_sizes(op: Moves) -> tuple[int, ...]:
-    return tuple(sum(b.last - b.first for b in blocks) for blocks in _inverse(op).outputs)
+    return tuple(sum(block.size for block in blocks) for blocks in _inverse(op).outputs)
 
 
 @lru_cache(maxsize=4096)
 def _inverse(op: Moves) -> Moves:
-    pieces: dict[int, list[tuple[int, int, Block]]] = {}
+    pieces: dict[int, list[Block]] = {}
     for number, blocks in enumerate(op.outputs):
-        at = 0
-        for block in blocks:
-            size = block.last - block.first
+        for at, block in placed(blocks):
             if block.input != ZERO:
-                back = Block(number, at, at + size)
-                pieces.setdefault(block.input, []).append((block.first, block.last, back))
-            at += size
-    outputs = []
-    for number in range(len(pieces)):
-        ordered = sorted(pieces[number], key=lambda piece: piece[0])
-        end = 0
-        for first, last, _ in ordered:
-            if first != end:
-                raise ValueError(f"rows {min(first, end)}..{max(first, end)} of input {number}")
-            end = last
-        outputs.append(tuple(back for _, _, back in ordered))
-    return Moves(tuple(outputs), f"inverse of: {op.words}", op.axis)
+                end = at + (block.size - 1) * block.every + 1
+                back = Block(number, at, end, block.every, block.first, block.step)
+                pieces.setdefault(block.input, []).append(back)
+    outputs = [_tiling(number, pieces[number]) for number in range(len(pieces))]
+    words = f"inverse of: {op.words}"
+    return Moves(tuple(outputs), words, op.axis, op.unfold, op.fold)
+
+
+def _tiling(number: int, blocks: list[Block]) -> tuple[Block, ...]:
+    """The blocks in order, proven to fill the rows of input `number` once each."""
+    ends = {block: (block.at or 0) + (block.size - 1) * block.every + 1 for block in blocks}
+    filled = bytearray(max(ends.values()))
+    for block, end in ends.items():
+        if any(filled[block.at : end : block.every]):
+            raise ValueError(f"rows of input {number} are used twice")
+        filled[block.at : end : block.every] = bytes([1]) * block.size
+    if 0 in filled:
+        raise ValueError(f"rows of input {number} are lost, the first is {filled.index(0)}")
+    ordered = sorted(blocks, key=lambda block: block.at or 0)
+    if any(block.every > 1 for block in ordered):
+        return tuple(ordered)
+    return tuple(Block(b.input, b.first, b.last, b.step) for b in ordered)
 
 
 @lru_cache(maxsize=4096)
@@ -114,6 +171,41 @@ def pad_rows(size: int, padded: int) -> Moves:
 
 
 @lru_cache(maxsize=4096)
+def split(*sizes: int) -> Moves:
+    """One input cut into outputs of `sizes` rows."""
+    ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
+    outputs = tuple((Block(0, end - size, end),) for size, end in zip(sizes, ends, strict=True))
+    return Moves(outputs, f"rows cut into {len(sizes)} tensors: {' + '.join(map(str, sizes))}")
+
+
+@lru_cache(maxsize=4096)
+def take_rows(order: tuple[tuple[int, int], ...], words: str) -> Moves:
+    """One input, its rows in the order of the ranges `[first, last)` in `order`."""
+    return Moves((tuple(Block(0, first, last) for first, last in order),), words)
+
+
+@lru_cache(maxsize=4096)
+def unfuse_experts(experts: int, size: int) -> Moves:
+    """A fused `[experts, size, ...]` to one `[size, ...]` for each expert."""
+    outputs = tuple((Block(0, e * size, (e + 1) * size),) for e in range(experts))
+    return Moves(outputs, f"{experts} experts, one for each index of the first axis", 0, (experts,))
+
+
+@lru_cache(maxsize=4096)
+def unfuse_interleaved(experts: int, width: int) -> Moves:
+    """A fused `[experts, 2 * width, ...]` whose even rows are gate and odd rows up, taken apart.
+
+    Each expert's output is `[2 * width, ...]`, gate rows first.
+    """
+    outputs = []
+    for start in range(0, experts * 2 * width, 2 * width):
+        end = start + 2 * width
+        outputs.append((Block(0, start, end, 2), Block(0, start + 1, end, 2)))
+    words = f"{experts} experts of the first axis, even rows (gate) first, then odd rows (up)"
+    return Moves(tuple(outputs), words, 0, (experts,))
+
+
+@lru_cache(maxsize=4096)
 def interleave_qkv(heads: int, groups: int, head_dim: int) -> Moves:
     """q, k, v rows to Megatron's order: for each KV group its q heads, then its k, then its v."""
     per_group = heads // groups * head_dim
@@ -126,3 +218,14 @@ def interleave_qkv(heads: int, groups: int, head_dim: int) -> Moves:
         f"q, k, v interleaved by {groups} KV groups: {per_group} q rows, {head_dim} k, {head_dim} v"
     )
     return Moves((tuple(blocks),), words)
+
+
+@lru_cache(maxsize=4096)
+def interleave_fused_qkv(heads: int, groups: int, head_dim: int) -> Moves:
+    """`interleave_qkv` of one tensor that holds all q rows, then all k, then all v."""
+    starts = (0, heads * head_dim, (heads + groups) * head_dim)
+    split = interleave_qkv(heads, groups, head_dim)
+    blocks = tuple(
+        Block(0, starts[b.input] + b.first, starts[b.input] + b.last) for b in split.outputs[0]
+    )
+    return Moves((blocks,), f"rows [q | k | v] of one tensor: {split.words}")

@@ -5,7 +5,20 @@ from dataclasses import dataclass
 
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.config import Config, integer
-from mtpconv.mappings.families import deepseek_v3, glm4_moe, glm_moe_dsa, llama, qwen3_moe
+from mtpconv.mappings.families import (
+    deepseek_v2,
+    deepseek_v3,
+    glm4_moe,
+    glm_moe_dsa,
+    llama,
+    minimax_m2,
+    mistral,
+    mixtral,
+    olmoe,
+    phi3,
+    qwen2_moe,
+    qwen3_moe,
+)
 from mtpconv.mappings.megatron_args import Args, mtp_args
 from mtpconv.mappings.mtp import Convention, MtpCount, trailing_depth, trailing_prefixes
 from mtpconv.mappings.rule import Request, Row
@@ -55,6 +68,11 @@ class Family:
     gap: str = ""
     note: str = ""
 
+    @property
+    def ships_mtp(self) -> bool:
+        """Whether releases store MTP layers."""
+        return self.mtp is not None and self.mtp.convention != "unshipped"
+
     def count_mtp(self, config: Config, names: Iterable[str]) -> MtpCount:
         """MTP layers that `config` declares and that `names` hold."""
         if self.mtp is None:
@@ -70,12 +88,24 @@ class Family:
 
 _TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_depth)
 
+_UNSHIPPED = Mtp("num_mtp_modules", trailing_prefixes, trailing_depth, "unshipped")
+"""MiniMax counts modules of its training; where a release would store one is not known."""
+
+_WIDE_NORMS = (
+    "it norms q and k over all heads at once, GPTModel head by head; a layer spec with wide norms"
+    " under the same names, such as Megatron-Bridge's, loads what is written"
+)
+
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         Family("llama", "Llama 2, 3", llama.llama_rules, llama.llama_args),
+        Family("mistral", "Mistral 7B, Nemo, Small", mistral.rules, mistral.args),
+        Family("mixtral", "Mixtral 8x7B, 8x22B", mixtral.rules, mixtral.args, moe=True),
+        Family("phi3", "Phi-3, 3.5, Phi-4", phi3.rules, phi3.args),
         Family("qwen2", "Qwen2, Qwen2.5", llama.qwen2_rules, llama.qwen2_args),
         Family("qwen3", "Qwen3 dense", llama.qwen3_rules, llama.qwen3_args),
+        Family("qwen2_moe", "Qwen1.5-MoE, Qwen2 MoE", qwen2_moe.rules, qwen2_moe.args, moe=True),
         Family("qwen3_moe", "Qwen3 MoE", qwen3_moe.rules, qwen3_moe.args, moe=True),
         Family(
             "glm4_moe", "GLM-4.5, 4.5-Air, 4.6, 4.7", glm4_moe.rules, glm4_moe.args,
@@ -84,6 +114,19 @@ FAMILIES: dict[str, Family] = {
         Family(
             "deepseek_v3", "DeepSeek-V3, R1, V3.1 (bf16)", deepseek_v3.rules, deepseek_v3.args,
             moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "kimi_k2", "Kimi-K2 (bf16)", deepseek_v3.rules, deepseek_v3.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "deepseek_v2", "DeepSeek-V2, V2.5, V2-Lite", deepseek_v2.rules, deepseek_v2.args,
+            moe=True,
+        ),
+        Family("olmoe", "OLMoE", olmoe.rules, olmoe.args, moe=True, gap=_WIDE_NORMS),
+        Family(
+            "minimax_m2", "MiniMax-M2 to M2.7 (bf16)", minimax_m2.rules, minimax_m2.args,
+            moe=True, mtp=_UNSHIPPED, gap=_WIDE_NORMS,
         ),
         Family(
             "glm_moe_dsa", "GLM-5, 5.1; 5.2 from 0.19", glm_moe_dsa.rules, glm_moe_dsa.args,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mtpconv.mappings.ops import Moves
+from mtpconv.mappings.compute import Op
 from mtpconv.mappings.spec import Shape, TensorSpec
 
 
@@ -21,7 +21,7 @@ class Rule:
     hf: tuple[str, ...]
     hf_shapes: tuple[Shape, ...]
     mcore: tuple[str, ...]
-    op: Moves
+    op: Op
     copies: tuple[str, ...] = ()
     mcore_dtype: str | None = None
 

@@ -1,5 +1,7 @@
 """Sizes of attention and experts, read from a config: the keys families share."""
 
+from dataclasses import replace
+
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.blocks import Gqa, Mla
 from mtpconv.mappings.config import Config, integer
@@ -14,6 +16,11 @@ def gqa_sizes(config: Config, *, qkv_bias: bool, qk_norm: bool, head_dim: int | 
         raise ConfigError("config/bad-value", what)
     head_dim = integer(config, "head_dim", head_dim or hidden // heads)
     return Gqa(hidden, heads, groups, head_dim, qkv_bias, qk_norm)
+
+
+def wide_norm_sizes(config: Config, *, qkv_bias: bool) -> Gqa:
+    """An attention that norms q over all its heads at once, and k likewise (OLMoE, MiniMax-M2)."""
+    return replace(gqa_sizes(config, qkv_bias=qkv_bias, qk_norm=True), wide_norm=True)
 
 
 def mla_sizes(config: Config) -> Mla:

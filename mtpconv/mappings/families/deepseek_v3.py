@@ -6,7 +6,7 @@ Facts from the releases' headers and `modeling_deepseek.py` beside them: the fir
 """
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.blocks import Moe, mla
+from mtpconv.mappings.blocks import Mla, Moe, mla
 from mtpconv.mappings.config import Config, integer
 from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_router_args
@@ -27,6 +27,15 @@ def rules(request: Request) -> list[Row]:
     """Rules of a deepseek_v3 checkpoint, MTP layers included."""
     config = request.config
     sizes, moe = mla_sizes(config), moe_sizes(config)
+    require_query_norm(request, sizes)
+    mtp = trailing_prefixes(config, request.mtp_layers)
+    return moe_model(
+        request, lambda hf, mcore, _: mla(hf, mcore, sizes), moe, sparse_layers(config), mtp
+    )
+
+
+def require_query_norm(request: Request, sizes: Mla) -> None:
+    """Raises ConfigError for a model without `q_a_proj` where megatron-core wants a norm there."""
     if sizes.q_lora is None and request.mcore >= (0, 19):
         raise ConfigError(
             "target/too-new",
@@ -34,10 +43,6 @@ def rules(request: Request) -> list[Row]:
             " second time, with a weight that no release has",
             "--target-mcore 0.18",
         )
-    mtp = trailing_prefixes(config, request.mtp_layers)
-    return moe_model(
-        request, lambda hf, mcore, _: mla(hf, mcore, sizes), moe, sparse_layers(config), mtp
-    )
 
 
 def args(config: Config) -> Args:

@@ -5,10 +5,10 @@ unless it is listed in `mlp_only_layers` or falls between `decoder_sparse_step`s
 """
 
 from mtpconv.mappings.blocks import Moe, gqa
-from mtpconv.mappings.config import Config, flag, integer
+from mtpconv.mappings.config import Config, integer
 from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.families.llama import qwen3_sizes
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, softmax_router_args
 from mtpconv.mappings.rule import Request, Row
 
 
@@ -24,7 +24,7 @@ def rules(request: Request) -> list[Row]:
     """Rules of a qwen3_moe checkpoint."""
     config = request.config
     sizes = qwen3_sizes(config)
-    moe = Moe(sizes.hidden, _experts(config), integer(config, "moe_intermediate_size"))
+    moe = Moe(sizes.hidden, expert_count(config), integer(config, "moe_intermediate_size"))
     return moe_model(
         request, lambda hf, mcore, _: gqa(hf, mcore, sizes), moe, sparse_layers(config)
     )
@@ -35,20 +35,13 @@ def args(config: Config) -> Args:
     return (
         common_args(config)
         | gqa_args(qwen3_sizes(config))
-        | {
-            "num_experts": _experts(config),
-            "moe_ffn_hidden_size": integer(config, "moe_intermediate_size"),
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
-            "moe_router_topk": integer(config, "num_experts_per_tok"),
-            "moe_router_score_function": "softmax",
-            # Without renormalisation the weights are those of a softmax over all experts.
-            "moe_router_pre_softmax": not flag(config, "norm_topk_prob"),
-            "moe_router_enable_expert_bias": False,
-            "moe_grouped_gemm": True,
-        }
+        | softmax_router_args(
+            config, expert_count(config), integer(config, "moe_intermediate_size")
+        )
+        | {"moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)]}
     )
 
 
-def _experts(config: Config) -> int:
+def expert_count(config: Config) -> int:
     """`num_experts`, or `num_local_experts` as transformers 5 also writes it."""
     return integer(config, "num_experts", config.get("num_local_experts"))

@@ -1,0 +1,38 @@
+"""OLMoE: llama's attention with q and k normed at full width, experts on every layer.
+
+Facts from transformers' `modeling_olmoe.py` and `configuration_olmoe.py`: `q_norm` is as wide as
+all q heads together, `k_norm` as all KV heads; experts have the width `intermediate_size`, and no
+layer a shared one. megatron-core builds norms one head wide; Megatron-Bridge (`olmoe_provider.py`)
+replaces them by wide ones under the same two names.
+"""
+
+from mtpconv.mappings.blocks import Gqa, Moe, gqa
+from mtpconv.mappings.config import Config, flag, integer
+from mtpconv.mappings.decoder import moe_model
+from mtpconv.mappings.families.qwen3_moe import expert_count
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, softmax_router_args
+from mtpconv.mappings.rule import Request, Row
+from mtpconv.mappings.sizes import wide_norm_sizes
+
+
+def rules(request: Request) -> list[Row]:
+    """Rules of an olmoe checkpoint."""
+    config = request.config
+    sizes = _attention(config)
+    moe = Moe(sizes.hidden, expert_count(config), integer(config, "intermediate_size"))
+    sparse = [True] * integer(config, "num_hidden_layers")
+    return moe_model(request, lambda hf, mcore, _: gqa(hf, mcore, sizes), moe, sparse)
+
+
+def args(config: Config) -> Args:
+    """Megatron-LM arguments of an olmoe model."""
+    width = integer(config, "intermediate_size")
+    return (
+        common_args(config)
+        | gqa_args(_attention(config))
+        | softmax_router_args(config, expert_count(config), width)
+    )
+
+
+def _attention(config: Config) -> Gqa:
+    return wide_norm_sizes(config, qkv_bias=flag(config, "attention_bias"))
