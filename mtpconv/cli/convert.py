@@ -9,6 +9,7 @@ from mtpconv.cli.app import app
 from mtpconv.cli.common import (
     CarryCopies,
     Debug,
+    Dtype,
     Force,
     Format,
     Html,
@@ -17,6 +18,7 @@ from mtpconv.cli.common import (
     NoMtp,
     Output,
     PadVocab,
+    ReadAs,
     Reports,
     SourceDir,
     Strict,
@@ -43,6 +45,7 @@ def hf2mcore(
     no_mtp: NoMtp = False,
     carry_copies: CarryCopies = False,
     target_mcore: TargetMcore = Target.auto,
+    dtype: ReadAs = Dtype.bfloat16,
     force: Force = False,
     strict: Strict = False,
     output: Output = Format.text,
@@ -57,7 +60,7 @@ def hf2mcore(
         from mtpconv.convert.prepare import Way
         from mtpconv.convert.rich_progress import shown
 
-        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release)
+        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value)
         options = ToMcore(iteration, layer_layout.value, way, force)
         with shown() as progress:
             return hf2mcore(src, dst, options, progress)
@@ -120,6 +123,7 @@ def roundtrip(
     no_mtp: NoMtp = False,
     carry_copies: CarryCopies = False,
     target_mcore: TargetMcore = Target.auto,
+    dtype: ReadAs = Dtype.bfloat16,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -133,7 +137,7 @@ def roundtrip(
         from mtpconv.convert.rich_progress import shown
         from mtpconv.convert.roundtrip import RoundTrip, roundtrip
 
-        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release)
+        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value)
         options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way)
         with shown() as progress:
             return roundtrip(src, options, progress)

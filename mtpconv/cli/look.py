@@ -8,6 +8,7 @@ import typer
 from mtpconv.cli.app import app
 from mtpconv.cli.common import (
     Debug,
+    Dtype,
     Format,
     Html,
     LayerLayout,
@@ -17,6 +18,7 @@ from mtpconv.cli.common import (
     PadVocab,
     Plain,
     PlainOutput,
+    ReadAs,
     Reports,
     SourceDir,
     Strict,
@@ -57,6 +59,7 @@ def plan(
     pad_vocab_to_multiple: PadVocab = None,
     no_mtp: NoMtp = False,
     target_mcore: TargetMcore = Target.auto,
+    dtype: ReadAs = Dtype.bfloat16,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -69,7 +72,7 @@ def plan(
         from mtpconv.convert.plan_both import plan_both, plan_report
         from mtpconv.convert.prepare import Way
 
-        way = Way(pad_vocab_to_multiple, no_mtp, False, target_mcore.release)
+        way = Way(pad_vocab_to_multiple, no_mtp, False, target_mcore.release, dtype.value)
         return plan_report(plan_both(src, way, layer_layout.value))
 
     run("plan", work, output, strict=strict, debug=debug, reports=reports, html=html)

@@ -1,10 +1,13 @@
 """Megatron-Core torch_dist back to HF safetensors, in the shape of the source or of `--like`."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mtpconv.convert.cast import convert
+from mtpconv.convert.config_text import changed
 from mtpconv.convert.execute import OutputFile, write_files
+from mtpconv.convert.fold_hf import Dtype
 from mtpconv.convert.headers import read_header
 from mtpconv.convert.hf import HfLayout, is_hf, open_hf
 from mtpconv.convert.manifest import CARRIED_FILE, Like, like_hf, read_manifest, without
@@ -80,11 +83,14 @@ def mcore2hf(
     return _report(planned, target)
 
 
-def find_like(source: Path, like: Path | None) -> Like:
-    """What the HF side is to look like. Raises FormatError if neither side tells."""
+def find_like(source: Path, like: Path | None, dtype: Dtype = "bfloat16") -> Like:
+    """What the HF side is to look like, its quantised weights in `dtype`.
+
+    Raises FormatError if neither side tells.
+    """
     if like is not None:
         if is_hf(like):
-            return like_hf(open_hf(like))
+            return like_hf(open_hf(like), dtype)
         found = read_manifest(iteration_folder(like))
         if found is None:
             raise FormatError(
@@ -105,11 +111,11 @@ def find_like(source: Path, like: Path | None) -> Like:
 def plan_mcore(source: Path, like_path: Path | None, *, no_mtp: bool) -> McorePlan:
     """The plan from what is on disk to the HF side of `like`."""
     checkpoint = open_mcore(source)
-    like = find_like(source, like_path)
+    like = find_like(source, like_path, _weights_dtype(checkpoint))
     observed = like.layout.tensors
     embedding = checkpoint.places.get(EMBEDDING)
     prepared = prepare(
-        like.config | like.config_changes,
+        changed(like.config, like.config_changes),
         observed,
         side="--like" if like_path else "manifest",
         no_mtp=no_mtp,
@@ -127,12 +133,21 @@ def plan_mcore(source: Path, like_path: Path | None, *, no_mtp: bool) -> McorePl
     changes = like.config_changes | prepared.config_changes
     like = replace(like, config_changes=changes)
     findings = (
+        *like.findings,
         *prepared.findings,
         *plan_findings(plan),
         *_side_findings(checkpoint, plan, prepared, ignored),
     )
     findings = (*findings, *mtp_summary(prepared, plan, findings))
     return McorePlan(checkpoint, like, layout, prepared, plan, findings)
+
+
+def _weights_dtype(checkpoint: McoreCheckpoint) -> Dtype:
+    """What most of the checkpoint's weights are stored as."""
+    elements: Counter[str] = Counter()
+    for spec in checkpoint.tensors.values():
+        elements[spec.dtype] += spec.elements
+    return "float32" if elements["F32"] > elements["BF16"] else "bfloat16"
 
 
 def _side_findings(

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mtpconv.convert.config_text import changed
 from mtpconv.convert.execute import BLOCK, BUFFER, THREADS
 from mtpconv.convert.hf import HfCheckpoint, open_hf
 from mtpconv.convert.hf2mcore import LayerLayout, is_stacked, mcore_output, mtp_text, plan_facts
@@ -60,21 +61,24 @@ def prove_both(hf: HfCheckpoint, way: Way, layout: LayerLayout) -> BothPlans:
     The way back starts from keys and shapes alone, parsed as a fresh reader would parse them.
     """
     there = plan_hf(hf, way, headers_only=True)
-    if errors(there.findings):
+    # What the config says of quantised weights does not stand in the way of the second plan.
+    if any(finding.id != "fp8/config-mismatch" for finding in errors(there.findings)):
         return BothPlans(there, None, there.findings, 0, 0)
     keys = lay_out(there.plan.target, stacked=is_stacked(there, layout))
     places = logical_places({name: key.spec for name, key in keys.items()})
     kept: dict[str, TensorSpec] = {
-        name: spec for name, spec in hf.tensors.items() if name not in there.prepared.dropped
+        name: spec for name, spec in there.hf.tensors.items() if name not in there.prepared.dropped
     }
     prepared = prepare(
-        hf.config | there.prepared.config_changes,
+        changed(hf.config, there.prepared.config_changes),
         kept,
         side="manifest",
         padded_vocab=there.prepared.request.padded_vocab,
+        carry_copies=there.prepared.request.carry_copies,
         mcore=oldest_release(places),
     )
-    back = plan_mcore_to_hf(prepared.rows, places, kept)
+    carried = frozenset(row.hf for row in there.plan.carried)
+    back = plan_mcore_to_hf(prepared.rows, places, kept, carried)
     found = [f for f in plan_findings(back) if f.severity == "error"]
     findings = (*there.findings, *found)
     findings = (*findings, *mtp_summary(prepared, back, findings))
@@ -115,10 +119,10 @@ def _document(both: BothPlans) -> dict[str, Any]:
         "schema": "mtpconv.plan/1",
         "verdict": "",  # the renderer's, which knows of --strict
         "family": both.there.prepared.family.model_type,
-        "hf_tensors": len(both.there.hf.tensors),
+        "hf_tensors": len((both.there.hf.stored or both.there.hf).tensors),
         "mcore_tensors": both.keys,
         "logical_tensors": len(there.target),
-        "folded": 0,
+        "folded": both.there.folded,
         "carried": len(there.carried),
         "ignored": len(there.ignored),
         "hf_to_mcore": _faults(there),

@@ -1,12 +1,11 @@
 """Laying out and writing an HF folder: shards in the source's order, index, config, sidecars."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from mtpconv.convert.config_text import changed_text
 from mtpconv.convert.execute import OutputFile, Segment
 from mtpconv.convert.headers import header_bytes
 from mtpconv.convert.hf import CONFIG, INDEX, HfLayout, ShardLayout
@@ -64,17 +63,6 @@ def _segments(
         yield from to_hf_parts(rule, output, spec, inputs, dtypes[rule.mcore[0]], name)
 
 
-def changed_config(text: bytes, changes: Mapping[str, Any]) -> bytes:
-    """config.json's bytes with some integer keys set, everything else as it was where possible."""
-    wanted = json.loads(text) | dict(changes)
-    edited = text.decode()
-    for key, value in changes.items():
-        edited = re.sub(rf'("{re.escape(key)}"\s*:\s*)-?\d+', rf"\g<1>{value}", edited, count=1)
-    if json.loads(edited) == wanted:
-        return edited.encode()
-    return (json.dumps(wanted, indent=2, ensure_ascii=False) + "\n").encode()
-
-
 def write_sidecars(stage: Path, like: Like, layout: HfLayout) -> None:
     """Every file beside the shards; the config comes last, so that no half looks whole."""
     if layout.index is not None:
@@ -84,7 +72,7 @@ def write_sidecars(stage: Path, like: Like, layout: HfLayout) -> None:
             copy_file(like.root / name, stage / name)
     config = (like.root / CONFIG).read_bytes()
     if like.config_changes:
-        config = changed_config(config, like.config_changes)
+        config = changed_text(config, like.config_changes)
     write_bytes(stage / CONFIG, config)
 
 
