@@ -2,7 +2,7 @@
 
 import sys
 
-from mtpconv.cli import convert, findings, look  # noqa: F401  (importing them adds their commands)
+from mtpconv.cli import convert, diff, findings, look  # noqa: F401  (importing them adds their commands)
 from mtpconv.cli.app import app
 
 __all__ = ["app", "main"]

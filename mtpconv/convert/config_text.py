@@ -1,7 +1,8 @@
 """Changing keys of config.json so that every other byte stays as it was.
 
 Changes are given by key: a value to set, or None to remove the key. A key of a nested object is
-written with a dot (`text_config.quantization_config`).
+written with a dot (`text_config.quantization_config`); without that object it is looked for at the
+top, as `with_changes` does.
 """
 
 import json
@@ -9,27 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mtpconv.mappings.config import with_changes
+
 _SPACE = " \t\n\r"
-
-
-def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` with `changes` made; a parent that is not there is not made.
-
-    Raises ValueError if it is no object.
-    """
-    if not isinstance(config, Mapping):
-        raise ValueError("not a JSON object")
-    result = dict(config)
-    for key, value in changes.items():
-        head, _, rest = key.partition(".")
-        if rest:
-            if isinstance(result.get(head), dict):
-                result[head] = changed(result[head], {rest: value})
-        elif value is None:
-            result.pop(head, None)
-        else:
-            result[head] = value
-    return result
 
 
 def changed_text(text: bytes, changes: Mapping[str, Any]) -> bytes:
@@ -37,7 +20,10 @@ def changed_text(text: bytes, changes: Mapping[str, Any]) -> bytes:
 
     Raises ValueError if the text is no JSON object.
     """
-    edited, wanted = text.decode(), changed(json.loads(text), changes)
+    edited, config = text.decode(), json.loads(text)
+    if not isinstance(config, Mapping):
+        raise ValueError("not a JSON object")
+    wanted = with_changes(config, changes)
     for key, value in changes.items():
         edited = _edited(edited, 0, key, value)
     if json.loads(edited) == wanted:
@@ -99,11 +85,13 @@ def _edited(text: str, at: int, key: str, value: Any) -> str:
     members = _members(text, at)
     # Of two members with one name JSON readers take the last.
     number = max((n for n, m in enumerate(members) if m.key == head), default=None)
-    if number is None:
-        return text if rest or value is None else _added(text, at, members, head, value)
-    member = members[number]
     if rest:
-        return _edited(text, member.value, rest, value) if text[member.value] == "{" else text
+        nested = members[number].value if number is not None else -1
+        inside = nested >= 0 and text[nested] == "{"
+        return _edited(text, nested if inside else at, rest, value)
+    if number is None:
+        return text if value is None else _added(text, at, members, head, value)
+    member = members[number]
     if value is not None:
         return text[: member.value] + _spelled(text, member, value) + text[member.end :]
     if number + 1 < len(members):

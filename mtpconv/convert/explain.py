@@ -10,6 +10,7 @@ from mtpconv.convert.hf2mcore import is_stacked
 from mtpconv.convert.prepare import HfPlan, Way, plan_hf
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.render_json import envelope
+from mtpconv.mappings.compute import Compute
 from mtpconv.mappings.layout import lay_out
 from mtpconv.mappings.rule import Carry, Ignore, Rule
 from mtpconv.mappings.spec import TensorSpec
@@ -51,7 +52,9 @@ def explain_tensor(source: Path, name: str, mcore: tuple[int, int] | None) -> Ex
         words = rule.op.words
         if rule.copies:
             words += "; the copies must hold the same bytes"
-        if rule.mcore_dtype:
+        if rule.mcore_dtype and isinstance(rule.op, Compute):
+            words += f": {rule.mcore_dtype}"
+        elif rule.mcore_dtype:
             words += f"; kept in {rule.mcore_dtype} by megatron-core"
         return Explanation(
             rule,

@@ -87,7 +87,7 @@ def _tracker(options: ToMcore) -> str:
 def is_stacked(planned: HfPlan, layout: LayerLayout) -> bool:
     """Whether the decoder's layers are stacked: by default only where there are no experts."""
     if layout == "auto":
-        return not planned.prepared.family.moe
+        return planned.prepared.family.stacks
     return layout == "stacked"
 
 
@@ -114,7 +114,7 @@ def write_mcore(
     stacked = is_stacked(planned, options.layer_layout)
     layers = prepared.request.mtp_layers
     args = prepared.family.megatron_args(hf.config, layers) | {
-        "padded_vocab_size": prepared.request.padded_vocab or hf.config["vocab_size"],
+        "padded_vocab_size": prepared.request.padded_vocab or prepared.request.config["vocab_size"],
         "tensor_model_parallel_size": 1,
         "pipeline_model_parallel_size": 1,
     }
@@ -178,10 +178,10 @@ def sentence(text: str) -> str:
 def narrowed(command: str, planned: HfPlan, error: Narrowed) -> Report:
     """The report of a conversion that met a value its target dtype cannot hold."""
     finding = Finding(error.id, "error", error.what, "changed", hint=error.mend)
+    planned = replace(planned, findings=(*planned.findings, finding))
     return replace(
         refusal(command, planned),
         reason=error.what,
-        findings=(*planned.findings, finding),
         checks=(Check("plan", "pass"), Check("dtypes", "fail")),
         next_step=f"Nothing was written. {sentence(error.mend)}",
     )
@@ -240,7 +240,7 @@ def mtp_text(planned: HfPlan, layers: int) -> str:
 
 def _padding(planned: HfPlan) -> list[Finding]:
     padded = planned.prepared.request.padded_vocab
-    vocab = planned.hf.config["vocab_size"]
+    vocab = planned.prepared.request.config["vocab_size"]
     if not padded or padded == vocab:
         return []
     return [Finding("vocab/pad", "info", f"vocabulary padded with zero rows: {vocab} -> {padded}")]

@@ -1,11 +1,11 @@
 """Megatron-Core torch_dist back to HF safetensors, in the shape of the source or of `--like`."""
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mtpconv.convert.cast import convert
-from mtpconv.convert.config_text import changed
 from mtpconv.convert.execute import OutputFile, write_files
 from mtpconv.convert.fold_hf import Dtype
 from mtpconv.convert.headers import read_header
@@ -22,13 +22,14 @@ from mtpconv.convert.publish import (
     staging,
 )
 from mtpconv.convert.ranges import Piece
-from mtpconv.convert.write_hf import producers, shard_file, unmoved, write_sidecars
+from mtpconv.convert.write_hf import Producers, producers, shard_file, unmoved, write_sidecars
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import FormatError, Narrowed
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
+from mtpconv.mappings.config import with_changes
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec
 
@@ -115,7 +116,7 @@ def plan_mcore(source: Path, like_path: Path | None, *, no_mtp: bool) -> McorePl
     observed = like.layout.tensors
     embedding = checkpoint.places.get(EMBEDDING)
     prepared = prepare(
-        changed(like.config, like.config_changes),
+        with_changes(like.config, like.config_changes),
         observed,
         side="--like" if like_path else "manifest",
         no_mtp=no_mtp,
@@ -208,12 +209,26 @@ def _argument_findings(checkpoint: McoreCheckpoint) -> list[Finding]:
     ]
 
 
-def hf_files(planned: McorePlan) -> tuple[list[OutputFile], ChunkReader]:
-    """The shards to write, and the reader that finds their bytes (close it afterwards)."""
+@dataclass(frozen=True, slots=True)
+class HfSources:
+    """Where the bytes of the planned HF tensors lie; `reader` holds files open, close it."""
+
+    rules: Producers
+    pieces: Callable[[str], list[Piece]]
+    dtypes: Mapping[str, str]
+    reader: ChunkReader
+
+
+def hf_sources(planned: McorePlan) -> HfSources:
+    """The stored bytes of every HF tensor that the plan can produce.
+
+    Raises FormatError for a damaged or missing item, before a byte of a weight is read.
+    """
     checkpoint, plan = planned.checkpoint, planned.plan
     reader = ChunkReader(checkpoint)
     carried, carried_rules = _carried(planned)
-    rules = producers(plan.rules) | carried_rules
+    able = [rule for rule in plan.rules if rule.hf[0] in plan.target]
+    rules = producers(able) | carried_rules
     cache: dict[str, list[Piece]] = {}
 
     def pieces(name: str) -> list[Piece]:
@@ -224,15 +239,22 @@ def hf_files(planned: McorePlan) -> tuple[list[OutputFile], ChunkReader]:
         return cache[name]
 
     # Looked up for all tensors now: a damaged item must show before anything is written.
-    for rule in plan.rules:
+    for rule in able:
         for name in rule.mcore:
             pieces(name)
     dtypes = {
         name: checkpoint.places[plan.aliases.get(name, name)].spec.dtype
-        for rule in plan.rules
+        for rule in able
         for name in rule.mcore
     } | {name: planned.plan.target[name].dtype for name in carried}
-    return [shard_file(shard, rules, pieces, dtypes) for shard in planned.layout.shards], reader
+    return HfSources(rules, pieces, dtypes, reader)
+
+
+def hf_files(planned: McorePlan) -> tuple[list[OutputFile], ChunkReader]:
+    """The shards to write, and the reader that finds their bytes (close it afterwards)."""
+    at = hf_sources(planned)
+    shards = planned.layout.shards
+    return [shard_file(shard, at.rules, at.pieces, at.dtypes) for shard in shards], at.reader
 
 
 def _carried(

@@ -137,7 +137,8 @@ def _run(
         try:
             result = function(values.reshape(shape))
         except ValueError as error:
-            raise Narrowed("dtype/not-reversible", f"{name}: {error}") from error
+            mend = "check the tensor: a trained gamma holds no value that small"
+            raise Narrowed("dtype/not-reversible", f"{name}: {error}", mend) from error
         spelled = {getattr(torch, kind): dtype for dtype, kind in TORCH_FLOATS.items()}
         block = result.contiguous().reshape(-1).view(torch.uint8).numpy().data
         have = spelled[result.dtype]

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mtpconv.convert.config_text import changed
 from mtpconv.convert.execute import BLOCK, BUFFER, THREADS
 from mtpconv.convert.hf import HfCheckpoint, open_hf
 from mtpconv.convert.hf2mcore import LayerLayout, is_stacked, mcore_output, mtp_text, plan_facts
@@ -22,6 +21,7 @@ from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
+from mtpconv.mappings.config import with_changes
 from mtpconv.mappings.layout import lay_out, logical_places, oldest_release
 from mtpconv.mappings.spec import TensorSpec
 
@@ -70,7 +70,7 @@ def prove_both(hf: HfCheckpoint, way: Way, layout: LayerLayout) -> BothPlans:
         name: spec for name, spec in there.hf.tensors.items() if name not in there.prepared.dropped
     }
     prepared = prepare(
-        changed(hf.config, there.prepared.config_changes),
+        with_changes(hf.config, there.prepared.config_changes),
         kept,
         side="manifest",
         padded_vocab=there.prepared.request.padded_vocab,

@@ -12,6 +12,7 @@ from mtpconv.convert.values import Where, difference, same_bytes
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.mtp_findings import contradiction, copies
 from mtpconv.inventory.plan import Plan, plan_hf_to_mcore
+from mtpconv.mappings.config import flat
 from mtpconv.mappings.mtp import MtpCount
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
@@ -59,7 +60,7 @@ def prepare(
     With `no_mtp` the MTP tensors become ignored rows and the config's count is to be set to 0.
     Raises ConfigError for an unknown family or a config that lacks what the mapping needs.
     """
-    family = family_of(config)
+    family, config = family_of(config), flat(config)
     count = family.count_mtp(config, observed)
     findings = list(runnable(family, mcore)) if side == "config.json" else []
     mtp_layers = 0 if no_mtp else count.expected
@@ -144,7 +145,7 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
     """
     hf = fold_hf(hf, way.dtype)
     pad_multiple, padded = way.pad_multiple, None
-    vocab = hf.config.get("vocab_size")
+    vocab = flat(hf.config).get("vocab_size")
     if pad_multiple and isinstance(vocab, int):
         padded = -(-vocab // pad_multiple) * pad_multiple
     expand = partial(
@@ -223,10 +224,14 @@ def unequal_copies(hf: HfCheckpoint, rows: list[Row]) -> list[Finding]:
     return found
 
 
+_KEPT_ASIDE = "--like the checkpoint that hf2mcore wrote: it keeps what Megatron has no home for"
+
+
 def plan_findings(plan: Plan) -> list[Finding]:
     """A plan's faults and its ignored and carried rows, one finding a tensor."""
     target = "Megatron" if plan.direction == "hf -> mcore" else "HF"
     origin = "HF" if target == "Megatron" else "Megatron"
+    set_aside = {row.hf for row in plan.carried}
     feeds: dict[str, str] = {}
     for name, causes in plan.causes.items():
         for cause in causes:
@@ -239,6 +244,7 @@ def plan_findings(plan: Plan) -> list[Finding]:
             "missing",
             name,
             counterpart=feeds.get(name, ""),
+            hint=_KEPT_ASIDE if name in set_aside and origin == "Megatron" else "",
         )
         for name in plan.missing
     ]

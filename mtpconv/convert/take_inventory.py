@@ -8,16 +8,25 @@ from mtpconv.convert.mcore import is_mcore, open_mcore
 from mtpconv.errors import FormatError
 from mtpconv.inventory.groups import grouped, hf_group, mcore_group
 from mtpconv.inventory.inventory import Inventory
+from mtpconv.mappings.config import flat
 from mtpconv.mappings.registry import FAMILIES
 
 
 def take_inventory(path: Path) -> Inventory:
     """Read the headers of an HF or Megatron checkpoint. Raises FormatError for anything else."""
+    return _hf(path) if is_hf_folder(path) else _mcore(path)
+
+
+def is_hf_folder(path: Path) -> bool:
+    """Whether a folder is an HF checkpoint (True) or a Megatron one (False).
+
+    Raises FormatError for anything else.
+    """
     require_folder(path)
     if is_hf(path):
-        return _hf(path)
-    if is_mcore(path):
-        return _mcore(path)
+        return True
+    if is_mcore(path) or any(path.glob("*.distcp")) or any(path.glob("mp_rank_*")):
+        return False
     raise FormatError(
         "file/not-a-checkpoint",
         f"{path}: neither a HuggingFace checkpoint (no config.json, no .safetensors)"
@@ -39,7 +48,7 @@ def _hf(path: Path) -> Inventory:
         "hf",
         model_type if isinstance(model_type, str) else None,
         hf.tensors,
-        grouped(hf.tensors, hf_group(family, hf.config)),
+        grouped(hf.tensors, hf_group(family, flat(hf.config))),
         declared,
         stored,
         tuple(f"{finding.severity}: {finding.message}" for finding in hf.findings),

@@ -1,7 +1,7 @@
 """Laying out and writing an HF folder: shards in the source's order, index, config, sidecars."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from mtpconv.convert.execute import OutputFile, Segment
 from mtpconv.convert.headers import header_bytes
 from mtpconv.convert.hf import CONFIG, INDEX, HfLayout, ShardLayout
 from mtpconv.convert.manifest import Like
-from mtpconv.convert.parts import to_hf_parts
+from mtpconv.convert.parts import Part, to_hf_parts
 from mtpconv.convert.publish import copy_file, write_bytes
 from mtpconv.convert.ranges import Piece
 from mtpconv.mappings.ops import rename
@@ -36,6 +36,19 @@ def unmoved(specs: Mapping[str, TensorSpec]) -> dict[str, tuple[Rule, int]]:
     }
 
 
+def tensor_parts(
+    name: str,
+    spec: TensorSpec,
+    rules: Producers,
+    pieces: Callable[[str], list[Piece]],
+    dtypes: Mapping[str, str],
+) -> Iterator[Part]:
+    """The bytes of the HF tensor `name`, in order, gathered from the stored Megatron tensors."""
+    rule, output = rules[name]
+    inputs = [pieces(mcore) for mcore in rule.mcore]
+    return to_hf_parts(rule, output, spec, inputs, dtypes[rule.mcore[0]], name)
+
+
 def shard_file(
     shard: ShardLayout,
     rules: Producers,
@@ -57,10 +70,8 @@ def _segments(
 ) -> Iterable[Segment]:
     yield header
     for name in shard.order:
-        rule, output = rules[name]
         spec = shard.tensors[name]
-        inputs = [pieces(mcore) for mcore in rule.mcore]
-        yield from to_hf_parts(rule, output, spec, inputs, dtypes[rule.mcore[0]], name)
+        yield from tensor_parts(name, spec, rules, pieces, dtypes)
 
 
 def write_sidecars(stage: Path, like: Like, layout: HfLayout) -> None:

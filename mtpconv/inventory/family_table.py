@@ -11,7 +11,7 @@ def families_text() -> str:
     lines = [f"{'model_type':<15}{'MTP':<5}{'layout':<11}{'megatron-core':<15}releases"]
     for family in FAMILIES.values():
         mtp = "yes" if family.ships_mtp else "-"
-        layout = "per layer" if family.moe else "stacked"
+        layout = "stacked" if family.stacks else "per layer"
         since = "none yet" if family.gap else f">= {family.since}"
         lines.append(f"{family.model_type:<15}{mtp:<5}{layout:<11}{since:<15}{family.models}")
     return "\n".join(lines)
@@ -25,7 +25,7 @@ def families_json() -> str:
             "releases": family.models,
             "mtp": family.ships_mtp,
             "mtp_key": family.mtp.key if family.mtp else None,
-            "default_layout": "per-layer" if family.moe else "stacked",
+            "default_layout": "stacked" if family.stacks else "per-layer",
             "megatron_core": None if family.gap else f">={family.since}",
             "gap": family.gap or None,
             "note": family.note or None,

@@ -40,10 +40,24 @@ _ROWS = (
         "Correct the key; the release's own config.json shows what belongs there.",
     ),
     Row(
+        "config/changed", ("info",),
+        "A key of config.json is written otherwise than in the source, because of what was asked.",
+        "Nothing; each such key is listed, and every other byte is as it was.",
+        "Nothing to mend.",
+    ),
+    Row(
         "config/corrupt", ("stop",),
         "config.json is not a JSON object.",
         "No program can load the checkpoint.",
         "Fetch the file again.",
+    ),
+    Row(
+        "config/drift", ("error", "info"),
+        "A key of config.json says something else than the other side's. Added keys and those no"
+        " model reads are information.",
+        "The weights are the same, the model that is built around them is not: a shorter context,"
+        " another RoPE, other experts.",
+        "Take the key's value from the release, or copy its config.json.",
     ),
     Row(
         "config/missing", ("stop",),
@@ -69,6 +83,26 @@ _ROWS = (
         "model_type is no family this package has rules for.",
         "Nothing can be converted or proven.",
         "See `mtpconv families`; adding one takes a table of rows (CONTRIBUTING.md).",
+    ),
+    # --- diff -----------------------------------------------------------------------------------
+    Row(
+        "diff/changed-groups", ("info",),
+        "Which parts of a trained checkpoint hold other bytes than the base it began with.",
+        "Nothing, if those are the parts that were meant to train; a head on this list that was"
+        " frozen is a fault of the recipe.",
+        "Compare the list with what was meant to be trained.",
+    ),
+    Row(
+        "diff/frozen-moved", ("warning",),
+        "The decoder is the base's bit for bit, but the embedding or the head is not.",
+        "A run that was to train only the MTP layers also changed what the model itself says.",
+        "Freeze it, or take the base's tensor.",
+    ),
+    Row(
+        "diff/same-as-base", ("info",),
+        "Every tensor of the trained checkpoint is the base's, bit for bit.",
+        "If it was trained, the wrong checkpoint was exported.",
+        "Check the path and the iteration.",
     ),
     # --- disk -----------------------------------------------------------------------------------
     Row(
@@ -213,6 +247,39 @@ _ROWS = (
         "The operating system failed to read a file.",
         "A tensor could not be read.",
         "Check the disk or the network file system, then run again.",
+    ),
+    # --- fp8: quantised weights -----------------------------------------------------------------
+    Row(
+        "fp8/config-mismatch", ("error",),
+        "quantization_config and the stored weights disagree: plain weights where it says"
+        " quantised, or quantised ones where it says nothing.",
+        "Engines go by the config: they cast plain weights to FP8 without scales, or read codes as"
+        " if they were values, and say nothing.",
+        "Make quantization_config say what is stored; except plain layers by full module name.",
+    ),
+    Row(
+        "fp8/folded", ("info",),
+        "Quantised weights are read as plain tensors; their scales are accounted for in them.",
+        _NOTHING,
+        "Nothing to mend.",
+    ),
+    Row(
+        "fp8/scale-missing", ("error",),
+        "A quantised weight is stored without its scale.",
+        "Its values are off by a factor of thousands; engines load it without complaint.",
+        "Fetch the shard with the scale, or take weight and scale from the release.",
+    ),
+    Row(
+        "fp8/scale-orphan", ("error",),
+        "A scale is stored whose weight is not there, or is not quantised.",
+        "Either the weight was lost, or it was replaced by one that the scale no longer fits.",
+        "Restore the weight, or remove the scale.",
+    ),
+    Row(
+        "fp8/scale-shape", ("error",),
+        "A scale's shape or dtype does not fit its weight's.",
+        "It cannot be known which values it scales.",
+        "Take weight and scale from one release; check weight_block_size in config.json.",
     ),
     # --- index ----------------------------------------------------------------------------------
     Row(
@@ -420,6 +487,12 @@ _ROWS = (
         "Lost: take the layer from the release (`mtpconv graft`). Undeclared: set the key.",
     ),
     Row(
+        "mtp/copy-quantised", ("info",),
+        "An MTP layer's own embedding or head is quantised and the shared one is not.",
+        "Nothing: the two cannot be equal, so the copy is kept beside the checkpoint.",
+        "Nothing to mend; GLM-4.5-FP8 is released like this.",
+    ),
+    Row(
         "mtp/dropped", ("warning", "info"),
         "MTP layers were left out on request (--no-mtp, strip-mtp).",
         "No speculative decoding from this checkpoint.",
@@ -430,6 +503,12 @@ _ROWS = (
         "Tensors of the MTP layers are missing.",
         "Engines leave them uninitialised without a word: no draft is ever accepted.",
         "Train with --mtp-num-layers, graft the base's head (`mtpconv graft`), or export --no-mtp.",
+    ),
+    Row(
+        "mtp/only-changed", ("info",),
+        "Only the MTP layers hold other bytes than the base.",
+        "Nothing, if the recipe was to train them alone.",
+        "Nothing to do.",
     ),
     Row(
         "mtp/prefix", ("info",),
@@ -457,6 +536,12 @@ _ROWS = (
         "Nothing to do: none come back.",
     ),
     Row(
+        "mtp/stale", ("warning",),
+        "The model was trained, its MTP layer is still the base's, bit for bit.",
+        "It drafts for another model: fewer drafts are accepted, and decoding slows down.",
+        "Train the MTP layer along, or measure how many drafts are still accepted before serving.",
+    ),
+    Row(
         "mtp/unmapped", ("error",),
         "Tensors of MTP layers have no rule.",
         "The MTP head would be lost in the conversion.",
@@ -481,6 +566,13 @@ _ROWS = (
         "Nothing was read: reports are checked before the work begins.",
         "End it in .json, .xml, .html, .md or .txt, and make its folder first.",
     ),
+    # --- quant ----------------------------------------------------------------------------------
+    Row(
+        "quant/unsupported", ("stop",),
+        "The weights are quantised by a scheme that is not converted (NVFP4, INT4, ...).",
+        "The checkpoint cannot be converted as it is.",
+        "Dequantise it first, or take the release's BF16 or FP8 checkpoint.",
+    ),
     # --- sec ------------------------------------------------------------------------------------
     Row(
         "sec/path", ("stop",),
@@ -496,16 +588,28 @@ _ROWS = (
     ),
     # --- sidecar --------------------------------------------------------------------------------
     Row(
-        "sidecar/changed", ("error",),
+        "sidecar/changed", ("error", "info"),
         "A file beside the weights came back with other bytes.",
         "Tokenizer, chat template or generation settings are not those of the source.",
         "Copy the source's file.",
     ),
     Row(
-        "sidecar/missing", ("error", "stop"),
+        "sidecar/extra", ("info",),
+        "A file beside the weights is on the other side only.",
+        "Nothing, unless loaders prefer it to a file that both sides have.",
+        "Nothing to do if it is meant to be there.",
+    ),
+    Row(
+        "sidecar/missing", ("error", "info", "stop"),
         "A file beside the weights did not come back.",
         "Without tokenizer or chat template the model answers in another format, or not at all.",
         "Copy it from the source.",
+    ),
+    Row(
+        "sidecar/rewritten", ("info",),
+        "A file beside the weights has other bytes and the same meaning (indents, line ends).",
+        "Nothing; it went through another library.",
+        "Nothing to do.",
     ),
     Row(
         "sidecar/skipped", ("info",),
@@ -551,6 +655,13 @@ _ROWS = (
         "tie_word_embeddings and the stored head contradict each other.",
         "Half of the programs use the head, half the embedding: two different models.",
         "Set the flag that the weights speak for, or remove the head.",
+    ),
+    # --- usage ----------------------------------------------------------------------------------
+    Row(
+        "usage/one-checkpoint", ("stop",),
+        "The command needs a second checkpoint, or a base.",
+        "Nothing was compared.",
+        "Name it, or give --base DIR.",
     ),
     # --- vocab ----------------------------------------------------------------------------------
     Row(

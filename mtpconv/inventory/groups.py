@@ -60,12 +60,13 @@ def grouped(tensors: Mapping[str, TensorSpec], group: Callable[[str], str]) -> l
         total[0] += 1
         total[1] += spec.elements
         total[2] += spec.nbytes
-    return [Group(name, *totals[name]) for name in sorted(totals, key=_order)]
+    return [Group(name, *totals[name]) for name in sorted(totals, key=group_order)]
 
 
 _ORDER = ("embedding", "decoder", "mtp layer", "head", "scales", "other")
 
 
-def _order(name: str) -> tuple[int, int]:
+def group_order(name: str) -> tuple[int, int]:
+    """Sorts group names as reports list them."""
     head, _, depth = name.rpartition(" ")
     return (_ORDER.index(head), int(depth)) if head else (_ORDER.index(name), 0)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from mtpconv.inventory.findings import Finding, Severity
 from mtpconv.mappings.mtp import MtpCount
+from mtpconv.mappings.trunk import HEAD_COPIES
 
 
 def contradiction(count: MtpCount, key: str, side: str) -> Iterator[Finding]:
@@ -33,11 +34,11 @@ def copies(prefixes: Iterable[str], names: Iterable[str]) -> Iterator[Finding]:
     """Whether each MTP layer stores its own embedding and head."""
     present = set(names)
     for prefix in prefixes:
-        own = [f"{prefix}embed_tokens.weight", f"{prefix}shared_head.head.weight"]
-        stored = [name for name in own if name in present]
+        kinds = {f"{prefix}embed_tokens.weight": "embedding"}
+        kinds |= {f"{prefix}{name}": "head" for name in HEAD_COPIES}
+        stored = [kind for name, kind in kinds.items() if name in present]
         if stored:
-            kinds = {own[0]: "embedding", own[1]: "head"}
-            message = f"{prefix} stores its own copy of {' and '.join(kinds[n] for n in stored)}"
+            message = f"{prefix} stores its own copy of {' and '.join(stored)}"
             yield Finding("mtp/shared-copies", "info", message, name=prefix)
         else:
             message = f"{prefix} stores no copies of embedding and head; none come back"

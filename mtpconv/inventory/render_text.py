@@ -72,22 +72,20 @@ def finding_blocks(findings: Iterable[Finding], width: int) -> Iterator[list[str
 
 def _group(status: str, id: str, found: list[Finding]) -> list[str]:
     lines = [f"{status:<9} {len(found):,} tensor{'s' if len(found) > 1 else ''}  [{id}]"]
-    alike: dict[tuple[str, str, str, str], list[str]] = {}
+    alike: dict[tuple[str, str, str, str], list[Finding]] = {}
     for finding in found:
-        values = "" if finding.max_abs is None else _values(finding)
         counterpart = finding.counterpart if status == "renamed" else ""
-        key = (finding.expected, finding.actual, values + finding.hint, counterpart)
-        alike.setdefault(key, []).append(visible(finding.name))
-    for (expected, actual, note, counterpart), names in alike.items():
-        for pattern, count in collapse(names):
+        key = (finding.expected, finding.actual, finding.hint, counterpart)
+        alike.setdefault(key, []).append(finding)
+    for (expected, actual, hint, counterpart), like in alike.items():
+        for pattern, count in collapse(visible(finding.name) for finding in like):
             lines.append(f"  {pattern}" + (f"  ({count:,})" if count > 1 else ""))
             if counterpart:
                 lines.append(f"      -> {visible(counterpart)}")
         if expected or actual:
             wanted, found_here = visible(expected) or "nothing", visible(actual) or "nothing"
             lines.append(f"      expected {wanted}, found {found_here}")
-        if note:
-            lines.append(f"      {visible(note)}")
+        lines += [f"      {note}" for note in (_values(like), visible(hint)) if note]
     return lines
 
 
@@ -106,9 +104,16 @@ def _accepted(accepted: Iterable[Finding]) -> list[str]:
     return lines
 
 
-def _values(finding: Finding) -> str:
-    cosine = "undefined" if finding.cosine is None else f"{finding.cosine:.9f}"
-    return f"cosine {cosine}, max abs difference {finding.max_abs:.6g} "
+def _values(found: list[Finding]) -> str:
+    """How far tensors are apart: of one, its cosine and difference; of several, from and to."""
+    gaps = [finding.max_abs for finding in found if finding.max_abs is not None]
+    if not gaps:
+        return ""
+    cosines = [finding.cosine for finding in found if finding.cosine is not None]
+    low, high = (f"{pick(cosines):.9f}" if cosines else "undefined" for pick in (min, max))
+    cosine = low if low == high else f"{low} to {high}"
+    up_to = "up to " if min(gaps) < max(gaps) else ""
+    return f"cosine {cosine}, max abs difference {up_to}{max(gaps):.6g}"
 
 
 def size_text(nbytes: int) -> str:

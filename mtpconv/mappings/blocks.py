@@ -14,7 +14,9 @@ from mtpconv.mappings.ops import (
     interleave_qkv,
     pad_rows,
     rename,
+    unfuse_experts,
 )
+from mtpconv.mappings.orders import swap_halves
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
 from mtpconv.mappings.spec import Shape
 
@@ -69,7 +71,11 @@ class MoeNames:
 
 @dataclass(frozen=True, slots=True)
 class Moe:
-    """Sizes of a mixture of experts; `shared` is the shared experts' joint width (0: none)."""
+    """Sizes of a mixture of experts; `shared` is the shared experts' joint width (0: none).
+
+    `fused`: HF keeps all experts in `experts.gate_up_proj [E, 2M, H]` and `experts.down_proj
+    [E, H, M]`, as transformers 5 does.
+    """
 
     hidden: int
     experts: int
@@ -77,6 +83,7 @@ class Moe:
     shared: int = 0
     router_bias: bool = False
     names: MoeNames = MoeNames()
+    fused: bool = False
 
 
 def one(hf: str, mcore: str, shape: Shape, *, mcore_dtype: str | None = None) -> Rule:
@@ -202,11 +209,13 @@ def gated_mlp(
     ]
 
 
-def dense_mlp(hf: str, mcore: str, hidden: int, width: int) -> list[Row]:
+def dense_mlp(
+    hf: str, mcore: str, hidden: int, width: int, *, norm: str = "post_attention_layernorm"
+) -> list[Row]:
     """A dense layer's MLP with the norm in front of it."""
-    norm = f"{mcore}mlp.linear_fc1.layer_norm_weight"
+    ours = f"{mcore}mlp.linear_fc1.layer_norm_weight"
     return [
-        one(f"{hf}post_attention_layernorm.weight", norm, (hidden,)),
+        one(f"{hf}{norm}.weight", ours, (hidden,)),
         *gated_mlp(f"{hf}mlp.", f"{mcore}mlp.", hidden, width),
     ]
 
@@ -223,7 +232,9 @@ def moe_mlp(hf: str, mcore: str, m: Moe) -> list[Row]:
         # megatron-core keeps this one in fp32; rounding it moves tokens to other experts.
         router = f"{mcore}mlp.router.expert_bias"
         rules.append(one(f"{block}{names.router_bias}", router, (m.experts,), mcore_dtype="F32"))
-    for expert in range(m.experts):
+    if m.fused:
+        rules += fused_experts(f"{block}experts.", mcore, m)
+    for expert in range(0 if m.fused else m.experts):
         prefix = f"{mcore}mlp.experts.experts.{expert}."
         theirs = f"{block}experts.{expert}."
         rules += gated_mlp(theirs, prefix, m.hidden, m.width, names.projections)
@@ -237,16 +248,55 @@ def moe_mlp(hf: str, mcore: str, m: Moe) -> list[Row]:
     return rules
 
 
-def mtp_wrapper(hf: str, mcore: str, hidden: int) -> list[Row]:
-    """The four tensors around an MTP layer's decoder layer, DeepSeek's spelling.
-
-    `eh_proj` is `[hidden, 2 * hidden]` and takes the embedding half first on both sides.
-    """
+def fused_experts(hf: str, mcore: str, m: Moe) -> list[Row]:
+    """Experts that lie in one HF tensor for gate and up and in one for down."""
+    ours = [f"{mcore}mlp.experts.experts.{expert}." for expert in range(m.experts)]
+    gate_up, down = (m.experts, 2 * m.width, m.hidden), (m.experts, m.hidden, m.width)
     return [
-        one(f"{hf}enorm.weight", f"{mcore}enorm.weight", (hidden,)),
-        one(f"{hf}hnorm.weight", f"{mcore}hnorm.weight", (hidden,)),
-        one(f"{hf}eh_proj.weight", f"{mcore}eh_proj.weight", (hidden, 2 * hidden)),
-        one(f"{hf}shared_head.norm.weight", f"{mcore}final_layernorm.weight", (hidden,)),
+        Rule(
+            (f"{hf}gate_up_proj",),
+            (gate_up,),
+            tuple(f"{prefix}linear_fc1.weight" for prefix in ours),
+            unfuse_experts(m.experts, 2 * m.width),
+        ),
+        Rule(
+            (f"{hf}down_proj",),
+            (down,),
+            tuple(f"{prefix}linear_fc2.weight" for prefix in ours),
+            unfuse_experts(m.experts, m.hidden),
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class MtpNames:
+    """HF names of what stands around an MTP layer's decoder layer; the defaults are DeepSeek's.
+
+    `hidden_first`: the projection takes the hidden state's half of its columns first.
+    """
+
+    enorm: str = "enorm"
+    hnorm: str = "hnorm"
+    eh_proj: str = "eh_proj"
+    final: str = "shared_head.norm"
+    hidden_first: bool = False
+
+
+DEEPSEEK_MTP = MtpNames()
+
+
+def mtp_wrapper(hf: str, mcore: str, hidden: int, names: MtpNames = DEEPSEEK_MTP) -> list[Row]:
+    """The four tensors around an MTP layer's decoder layer.
+
+    Megatron's `eh_proj` is `[hidden, 2 * hidden]` and takes the embedding's half first.
+    """
+    op = swap_halves(hidden) if names.hidden_first else rename(hidden)
+    projection, shape = f"{hf}{names.eh_proj}.weight", (hidden, 2 * hidden)
+    return [
+        one(f"{hf}{names.enorm}.weight", f"{mcore}enorm.weight", (hidden,)),
+        one(f"{hf}{names.hnorm}.weight", f"{mcore}hnorm.weight", (hidden,)),
+        Rule((projection,), (shape,), (f"{mcore}eh_proj.weight",), op),
+        one(f"{hf}{names.final}.weight", f"{mcore}final_layernorm.weight", (hidden,)),
     ]
 
 

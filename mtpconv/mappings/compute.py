@@ -112,7 +112,7 @@ class Compute:
     @property
     def words(self) -> str:
         """For `explain`."""
-        return f"{self.kernel.words}, then: {self.moves.words}"
+        return f"{self.moves.words}, behind: {self.kernel.words}"
 
     def shapes(self, inputs: tuple[Shape, ...]) -> tuple[Shape, ...]:
         """Shapes of the outputs. Raises ValueError if the inputs do not fit."""

@@ -7,6 +7,47 @@ from mtpconv.errors import ConfigError
 
 Config = Mapping[str, Any]
 
+TEXT = "text_config"
+"""Where a model with a vision tower keeps the language model's keys."""
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """`config` with the keys of its `text_config`, if it has one, on top.
+
+    `model_type`, `architectures` and `tie_word_embeddings` stay those of the whole model.
+    """
+    text = config.get(TEXT)
+    if not isinstance(text, Mapping):
+        return dict(config)
+    own = ("model_type", "architectures", "tie_word_embeddings")
+    return {**config, **text, **{key: config[key] for key in own if key in config}}
+
+
+def lookup(config: Config, key: str) -> Any:
+    """The value of a dotted key; its last part counts too where the dictionary before it is absent.
+
+    None where there is neither.
+    """
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return config.get(key.rpartition(".")[2]) if value is None else value
+
+
+def with_changes(config: Config, changes: Config) -> dict[str, Any]:
+    """`config` with keys set (None: removed), dotted ones inside the dictionaries they name."""
+    changed = dict(config)
+    for key, value in changes.items():
+        head, _, rest = key.partition(".")
+        inner = changed.get(head)
+        if rest and isinstance(inner, Mapping):
+            changed[head] = with_changes(inner, {rest: value})
+        elif value is None:
+            changed.pop(rest or head, None)
+        else:
+            changed[rest or head] = value
+    return changed
+
 
 def integer(config: Config, key: str, default: int | None = None, *, least: int = 1) -> int:
     """`config[key]` as an int >= `least`; `default` where the key is absent or null.

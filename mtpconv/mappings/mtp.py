@@ -66,13 +66,21 @@ def numbered(name: str, head: str) -> int | None:
     return int(number) if number.isdecimal() and len(number) < 7 else None
 
 
-def depth_under(name: str, *heads: str) -> int | None:
-    """Depth of the MTP layer whose number stands behind one of `heads`."""
+def numbered_prefixes(head: str, layers: int) -> list[str]:
+    """HF prefixes of MTP layers that are numbered from 0 behind `head`."""
+    return [f"{head}{depth}." for depth in range(layers)]
+
+
+def numbered_depth(name: str, heads: tuple[str, ...], shared: str = "") -> int | None:
+    """Depth of the MTP layer whose number stands behind one of `heads` in `name`.
+
+    Any other name that begins with `shared` counts to layer 0.
+    """
     for head in heads:
         number = numbered(name, head)
         if number is not None:
             return _depth(number)
-    return None
+    return 0 if shared and name.startswith(shared) else None
 
 
 def _depth(number: int) -> int | None:

@@ -4,23 +4,38 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.config import Config, integer
+from mtpconv.mappings.config import Config, flat, integer, lookup
 from mtpconv.mappings.families import (
+    bailing_moe_v2,
     deepseek_v2,
     deepseek_v3,
+    exaone_moe,
     glm4_moe,
+    glm4_moe_lite,
     glm_moe_dsa,
+    hy_v3,
     llama,
+    mimo,
+    mimo_v2,
     minimax_m2,
     mistral,
     mixtral,
     olmoe,
     phi3,
     qwen2_moe,
+    qwen3_5,
     qwen3_moe,
+    qwen3_next,
 )
 from mtpconv.mappings.megatron_args import Args, mtp_args
-from mtpconv.mappings.mtp import Convention, MtpCount, trailing_depth, trailing_prefixes
+from mtpconv.mappings.mtp import (
+    Convention,
+    MtpCount,
+    numbered_depth,
+    numbered_prefixes,
+    trailing_depth,
+    trailing_prefixes,
+)
 from mtpconv.mappings.rule import Request, Row
 
 
@@ -55,7 +70,7 @@ class Family:
 
     `models` names releases for people, `since` the first megatron-core that can run them. `gap`
     says what every released megatron-core lacks for it, `note` what a training job must see to;
-    both are printed with each conversion.
+    both are printed with each conversion. `mixed`: its layers are not all of one kind.
     """
 
     model_type: str
@@ -67,6 +82,12 @@ class Family:
     since: str = "0.16"
     gap: str = ""
     note: str = ""
+    mixed: bool = False
+
+    @property
+    def stacks(self) -> bool:
+        """Whether the decoder's layers are stacked by default: no experts, and all alike."""
+        return not (self.moe or self.mixed)
 
     @property
     def ships_mtp(self) -> bool:
@@ -77,15 +98,18 @@ class Family:
         """MTP layers that `config` declares and that `names` hold."""
         if self.mtp is None:
             return MtpCount(None, 0)
-        declared = config.get(self.mtp.key)
-        count = None if declared is None else integer(config, self.mtp.key, least=0)
+        config, key = flat(config), self.mtp.key
+        declared = lookup(config, key)
+        count = None if declared is None else integer({key: declared}, key, least=0)
         return MtpCount(count, self.mtp.stored(config, names), self.mtp.convention)
 
     def megatron_args(self, config: Config, mtp_layers: int) -> Args:
         """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
-        return self.args(config) | mtp_args(mtp_layers)
+        return self.args(flat(config)) | mtp_args(mtp_layers)
 
 
+_QWEN = Mtp("num_nextn_predict_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth, "silent")
+_QWEN_VL = Mtp("text_config.mtp_num_hidden_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth)
 _TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_depth)
 
 _UNSHIPPED = Mtp("num_mtp_modules", trailing_prefixes, trailing_depth, "unshipped")
@@ -95,6 +119,25 @@ _WIDE_NORMS = (
     "it norms q and k over all heads at once, GPTModel head by head; a layer spec with wide norms"
     " under the same names, such as Megatron-Bridge's, loads what is written"
 )
+
+
+def _numbered(
+    heads: tuple[str, ...],
+    *,
+    shared: str = "",
+    key: str = "num_nextn_predict_layers",
+    convention: Convention = "counted",
+) -> Mtp:
+    """MTP layers numbered from 0 behind `heads`; the first head is the layers' own prefix."""
+    return Mtp(
+        key,
+        lambda _, layers: numbered_prefixes(heads[0], layers),
+        lambda _, name: numbered_depth(name, heads, shared),
+        convention,
+    )
+
+
+_MIMO_V2 = _numbered((mimo_v2.MTP_LAYERS,), convention="silent")
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
@@ -112,11 +155,31 @@ FAMILIES: dict[str, Family] = {
             moe=True, mtp=_TRAILING,
         ),
         Family(
-            "deepseek_v3", "DeepSeek-V3, R1, V3.1 (bf16)", deepseek_v3.rules, deepseek_v3.args,
+            "glm4_moe_lite", "GLM-4.7-Flash", glm4_moe_lite.rules, glm4_moe_lite.args,
             moe=True, mtp=_TRAILING,
         ),
         Family(
-            "kimi_k2", "Kimi-K2 (bf16)", deepseek_v3.rules, deepseek_v3.args,
+            "deepseek_v3", "DeepSeek-V3, R1, V3.1", deepseek_v3.rules, deepseek_v3.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "qwen3_next", "Qwen3-Next", qwen3_next.rules, qwen3_next.args,
+            moe=True, mtp=_QWEN, mixed=True,
+        ),
+        Family(
+            "qwen3_5", "Qwen3.5, 3.6 dense (text)", qwen3_5.rules, qwen3_5.args,
+            mtp=_QWEN_VL, mixed=True,
+        ),
+        Family(
+            "qwen3_5_moe", "Qwen3.5, 3.6 MoE (text)", qwen3_5.moe_rules,
+            qwen3_5.moe_model_args, moe=True, mtp=_QWEN_VL, mixed=True,
+        ),
+        Family(
+            "deepseek_v32", "DeepSeek-V3.2", glm_moe_dsa.rules, glm_moe_dsa.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "kimi_k2", "Kimi-K2", deepseek_v3.rules, deepseek_v3.args,
             moe=True, mtp=_TRAILING,
         ),
         Family(
@@ -125,12 +188,34 @@ FAMILIES: dict[str, Family] = {
         ),
         Family("olmoe", "OLMoE", olmoe.rules, olmoe.args, moe=True, gap=_WIDE_NORMS),
         Family(
-            "minimax_m2", "MiniMax-M2 to M2.7 (bf16)", minimax_m2.rules, minimax_m2.args,
+            "minimax_m2", "MiniMax-M2 to M2.7", minimax_m2.rules, minimax_m2.args,
             moe=True, mtp=_UNSHIPPED, gap=_WIDE_NORMS,
         ),
         Family(
             "glm_moe_dsa", "GLM-5, 5.1; 5.2 from 0.19", glm_moe_dsa.rules, glm_moe_dsa.args,
             moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "mimo", "MiMo-7B", mimo.rules, mimo.args,
+            mtp=_numbered((mimo.MTP_LAYERS,)),
+        ),
+        Family(
+            "mimo_v2_flash", "MiMo-V2-Flash", mimo_v2.rules, mimo_v2.args,
+            moe=True, mtp=_MIMO_V2, gap=mimo_v2.GAP,
+        ),
+        Family(
+            "mimo_v2", "MiMo-V2.5, V2.6", mimo_v2.rules, mimo_v2.args,
+            moe=True, mtp=_MIMO_V2, gap=mimo_v2.GAP, note=mimo_v2.NOTE,
+        ),
+        Family(
+            "bailing_moe_v2", "Ling 2.0, Ring 2.0", bailing_moe_v2.rules, bailing_moe_v2.args,
+            moe=True, mtp=_TRAILING,
+        ),
+        Family("hy_v3", "HY-V3 (Hy3)", hy_v3.rules, hy_v3.args, moe=True, mtp=_TRAILING),
+        Family(
+            "exaone_moe", "K-EXAONE", exaone_moe.rules, exaone_moe.args,
+            moe=True, note=exaone_moe.NOTE,
+            mtp=_numbered((exaone_moe.MTP_LAYERS,), shared="mtp."),
         ),
     )
 }  # fmt: skip

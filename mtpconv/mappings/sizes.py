@@ -35,3 +35,32 @@ def mla_sizes(config: Config) -> Mla:
         rope_dim=integer(config, "qk_rope_head_dim"),
         v_dim=integer(config, "v_head_dim"),
     )
+
+
+def layer_kinds(config: Config, key: str) -> list[str] | None:
+    """One word for each decoder layer; None where `key` is absent or null.
+
+    A list may go on with a word for each MTP layer that the config declares; those are left out.
+    Raises ConfigError for a list of any other length.
+    """
+    values, layers = config.get(key), integer(config, "num_hidden_layers")
+    if values is None:
+        return None
+    mtp = integer(config, "num_nextn_predict_layers", 0, least=0)
+    if not isinstance(values, list) or len(values) not in (layers, layers + mtp):
+        what = f"config.json: '{key}' does not list one value for each of {layers} layers"
+        raise ConfigError("config/bad-value", what)
+    return values[:layers]
+
+
+def sparse_layers(config: Config, *, dense: int) -> list[bool]:
+    """For each decoder layer whether it holds experts.
+
+    `mlp_layer_types` says so layer by layer; without it the first `first_k_dense_replace` layers
+    are dense (`dense` of them where that key is absent too).
+    """
+    kinds = layer_kinds(config, "mlp_layer_types")
+    if kinds is not None:
+        return [kind == "sparse" for kind in kinds]
+    first = integer(config, "first_k_dense_replace", dense, least=0)
+    return [layer >= first for layer in range(integer(config, "num_hidden_layers"))]

@@ -76,6 +76,9 @@ GHOSTS = [
     ("GLM-5.2", "zai-org--GLM-5.2", (), 59_585, (0, 19), None),
     ("GLM-5.1", "zai-org--GLM-5.1", (), 59_870, (0, 16), "glm5"),
     ("GLM-5.1", "zai-org--GLM-5.1", (), 59_870, (0, 19), None),
+    ("GLM-4.7-Flash", "zai-org--GLM-4.7-Flash", (), 9_703, (0, 16), None),
+    ("DeepSeek-V3.2", "deepseek-ai--DeepSeek-V3.2", ("--bf16",), 46_493, (0, 16), None),
+    ("DeepSeek-V3.2", "deepseek-ai--DeepSeek-V3.2", ("--bf16",), 46_493, (0, 19), None),
     ("DeepSeek-V3", "deepseek-ai--DeepSeek-V3", ("--bf16",), 46_183, (0, 16), "dsv3"),
 ]
 

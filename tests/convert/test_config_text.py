@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from mtpconv.convert.config_text import changed, changed_text, changes_in_words
+from mtpconv.convert.config_text import changed_text, changes_in_words
+from mtpconv.mappings.config import with_changes
 
 TEXT = """{
   "a": 1,
@@ -35,7 +36,7 @@ TEXT = """{
         ({"new": "b"}, '"last": "é"', '"last": "é",\n  "new": "b"'),
         ({"new": {"k": 1}}, '"last": "é"', '"last": "é",\n  "new": {\n    "k": 1\n  }'),
         ({"absent": None}, "", ""),
-        ({"absent.deeper": 3}, "", ""),
+        ({"absent.mtp": 3}, '"mtp":   2', '"mtp":   3'),
         ({"mtp": 0, "a": None}, '"a": 1,\n  ', ""),
     ],
 )
@@ -44,7 +45,7 @@ def test_only_what_was_asked_changes(changes: dict, old: str, new: str) -> None:
     if len(changes) > 1:
         wanted = wanted.replace('"mtp":   2', '"mtp":   0')
     assert changed_text(TEXT.encode(), changes).decode() == wanted
-    assert json.loads(wanted) == changed(json.loads(TEXT), changes)
+    assert json.loads(wanted) == with_changes(json.loads(TEXT), changes)
 
 
 def test_one_line_and_empty_objects() -> None:

@@ -35,6 +35,8 @@ MODELS = [
     ("deepseek_v3", 1, {"copies": True}),
     ("deepseek_v3", 2, {"copies": True}),
     ("deepseek_v3", 1, {"q_lora_rank": None}),
+    (fixture.LITE, 1, {"copies": True}),
+    (fixture.LITE, 2, {}),
 ]
 
 
@@ -343,19 +345,21 @@ SHARED_INDEXERS = {"indexer_types": ["full", "shared", "full", "shared"]}
 
 
 @pytest.mark.parametrize(
-    ("mtp", "release", "options"),
+    ("family", "mtp", "release", "options"),
     [
-        (0, (0, 16), {}),
-        (1, (0, 16), {}),
-        (2, (0, 18), {"copies": True}),
-        (1, (0, 19), {}),
-        (2, (0, 19), SHARED_INDEXERS),
+        (fixture.DSA, 0, (0, 16), {}),
+        (fixture.DSA, 1, (0, 16), {}),
+        (fixture.DSA, 2, (0, 18), {"copies": True}),
+        (fixture.DSA, 1, (0, 19), {}),
+        (fixture.DSA, 2, (0, 19), SHARED_INDEXERS),
+        ("deepseek_v32", 1, (0, 16), {"copies": True}),
+        ("deepseek_v32", 1, (0, 19), {"copies": True}),
     ],
 )
 def test_dsa_comes_back_from_every_target(
-    tmp_path: Path, mtp: int, release: tuple[int, int], options: dict
+    tmp_path: Path, family: str, mtp: int, release: tuple[int, int], options: dict
 ) -> None:
-    source = make(tmp_path / "hf", fixture.DSA, mtp, **options)
+    source = make(tmp_path / "hf", family, mtp, **options)
     way = Way(target_mcore=release)
     report = roundtrip(source, RoundTrip(check=True, keep=tmp_path / "k", way=way))
     assert report.verdict == "pass", report.findings

@@ -6,8 +6,8 @@ from mtpconv.inventory.mtp_findings import contradiction
 from mtpconv.mappings.mtp import (
     Convention,
     MtpCount,
-    depth_under,
     numbered,
+    numbered_depth,
     trailing_depth,
 )
 
@@ -53,7 +53,10 @@ def test_depth_of_a_name() -> None:
     assert trailing_depth(config, "model.layers.400.eh_proj.weight") is None
     assert trailing_depth(config, "lm_head.weight") is None
     assert numbered("model.layers.x.y", "model.layers.") is None
-    assert depth_under("model.mtp.layers.2.enorm.weight", "model.mtp.layers.") == 2
     heads = ("model.mtp_block.", "model.mtp_emb_norm.")
-    assert depth_under("model.mtp_emb_norm.0.weight", *heads) == 0
-    assert depth_under("model.layers.2.mlp.weight", "model.mtp.layers.") is None
+    assert numbered_depth("model.mtp_block.2.mlp.up_proj.weight", heads) == 2
+    assert numbered_depth("model.mtp_emb_norm.0.weight", heads) == 0
+    assert numbered_depth("model.layers.2.mlp.weight", heads) is None
+    assert numbered_depth("mtp.fc.weight", ("mtp.layers.",), "mtp.") == 0
+    assert numbered_depth("mtp.layers.1.mlp.weight", ("mtp.layers.",), "mtp.") == 1
+    assert numbered_depth("model.norm.weight", ("mtp.layers.",), "mtp.") is None

@@ -33,6 +33,7 @@ MODELS = [
     ("deepseek_v3", 0, "per-layer", {}),
     ("deepseek_v3", 1, "per-layer", {"q_lora_rank": None}),
     ("deepseek_v3", 2, "per-layer", {}),
+    (fixture.LITE, 1, "per-layer", {}),
     (fixture.DSA, 0, "per-layer", {}),
     (fixture.DSA, 1, "per-layer", {}),
     (fixture.DSA, 2, "per-layer", {}),
@@ -125,3 +126,24 @@ def test_a_planted_error_in_the_layout_fails_oracle_and_round_trip(
     wanted = expected(config, tensors)
     wrong = {key for key in wanted if not torch.equal(loaded[key], wanted[key])}
     assert wrong == {key for key in wanted if ".experts.experts." in key}
+
+
+def test_norms_in_f32_load_into_a_bf16_model(tmp_path: Path) -> None:
+    """DeepSeek-V3.2 stores its norms in F32: written so, and rounded once when a job loads them."""
+    config = fixture.config_for("deepseek_v32", mtp=1)
+    tensors = fixture.tensors_for(config, copies=True)
+    source = fixture.write_checkpoint(tmp_path / "hf", config, tensors)
+    assert hf2mcore(source, tmp_path / "mc", ToMcore()).verdict == "pass"
+    written = read_metadata(tmp_path / "mc/release").tensors
+    with megatron_world():
+        asked = layout(build_model(config), per_layer=True)
+        model = build_model(config, device="cpu")
+        loaded = load_into_model(model, tmp_path / "mc/release", strict="raise_unexpected")
+    shapes = {key: shape for key, (shape, kind) in asked.items() if kind != "OBJ"}
+    assert {key: spec.shape for key, spec in written.items()} == shapes
+    wide = {key for key, spec in written.items() if spec.dtype == "F32"}
+    assert all("norm" in key or key.endswith("expert_bias") for key in wide)
+    wanted = expected(config, tensors)
+    assert {key for key in wanted if wanted[key].dtype == torch.float32} == wide
+    for key, tensor in wanted.items():
+        assert torch.equal(loaded[key], tensor.to(loaded[key].dtype)), key

@@ -63,4 +63,5 @@ def test_shapes_of_a_fused_transposed_tensor() -> None:
         op.shapes(((3, 6, 5),))
     with pytest.raises(ValueError, match="swap"):
         Compute(Transpose(), rename(8)).shapes(((8,),))
-    assert op.words.startswith("the last two axes swapped, then: 3 experts")
+    assert op.words.startswith("3 experts")
+    assert op.words.endswith("behind: the last two axes swapped")

@@ -49,6 +49,29 @@ GLM_52 = {
     **GLM_51,
     "indexer_types": ["full" if layer in FULL else "shared" for layer in range(78)],
 }
+GLM_47_FLASH = {
+    **DEEPSEEK_V3,
+    "model_type": "glm4_moe_lite",
+    "hidden_size": 2048,
+    "num_hidden_layers": 47,
+    "num_attention_heads": 20,
+    "vocab_size": 154880,
+    "intermediate_size": 10240,
+    "moe_intermediate_size": 1536,
+    "n_routed_experts": 64,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 768,
+    "qk_nope_head_dim": 192,
+    "v_head_dim": 256,
+}
+DEEPSEEK_V32 = {
+    **DEEPSEEK_V3,
+    "model_type": "deepseek_v32",
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "index_topk": 2048,
+}
+FLASH_COPIES = ("model.layers.47.embed_tokens.weight", "model.layers.47.shared_head.head.weight")
 COPIES = ("model.layers.61.embed_tokens.weight", "model.layers.61.shared_head.head.weight")
 
 
@@ -72,6 +95,7 @@ def hf_tensors(table: list[Row]) -> dict[str, TensorSpec]:
     [
         # Released with scales: 91,991 tensors, 1,564 of MTP; 45,808 and 776 of them are scales.
         (DEEPSEEK_V3, COPIES, 46_183, None, 788),
+        (GLM_47_FLASH, FLASH_COPIES, 9_703, 31_221_488_576, 212),
         (GLM_51, (), 59_870, 753_864_139_008, 791),
         (GLM_52, (), 59_585, 753_329_940_480, 791),
     ],
@@ -87,15 +111,25 @@ def test_counts_are_the_published_ones(
         assert sum(spec.elements for spec in found.values()) == elements
 
 
-def test_deepseek_v3_elements() -> None:
-    """Published total less its scales: one F32 a 128 x 128 block of each FP8 matrix."""
-    found = hf_tensors(rows(DEEPSEEK_V3, copies=COPIES))
+@pytest.mark.parametrize(
+    ("config", "tensors", "elements", "mtp"),
+    [
+        (DEEPSEEK_V3, 91_991, 684_531_386_000, 1_564),
+        (DEEPSEEK_V32, 92_425, 685_396_921_376, 1_571),
+    ],
+)
+def test_deepseek_counts_in_fp8(config: dict, tensors: int, elements: int, mtp: int) -> None:
+    """Published totals less their scales: one F32 a 128 x 128 block of each FP8 matrix."""
+    found = hf_tensors(rows(config, copies=COPIES))
     plain = ("norm", "embed_tokens", "lm_head", "head.weight", "gate.weight", "bias", "eh_proj")
-    quantised = [s for n, s in found.items() if not any(word in n for word in plain)]
-    quantised = [spec for spec in quantised if len(spec.shape) == 2]
-    scales = sum(-(-spec.shape[0] // 128) * -(-spec.shape[1] // 128) for spec in quantised)
-    assert len(found) + len(quantised) == 91_991
-    assert sum(spec.elements for spec in found.values()) + scales == 684_531_386_000
+    plain += ("weights_proj",)
+    quantised = {n: s for n, s in found.items() if not any(word in n for word in plain)}
+    quantised = {n: s for n, s in quantised.items() if len(s.shape) == 2}
+    scales = sum(-(-s.shape[0] // 128) * -(-s.shape[1] // 128) for s in quantised.values())
+    assert len(found) + len(quantised) == tensors
+    assert sum(spec.elements for spec in found.values()) + scales == elements
+    names = [*found, *(f"{name}_scale_inv" for name in quantised)]
+    assert sum(name.startswith("model.layers.61.") for name in names) == mtp
 
 
 def test_dsa_names_and_orders_by_release() -> None:

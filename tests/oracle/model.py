@@ -74,8 +74,11 @@ def build_model(
     device: str = "meta",
     padded_vocab: int | None = None,
     dtype: torch.dtype = torch.bfloat16,
+    dense_mtp: bool = False,
 ) -> GPTModel:
     """This rank's share of the model, from TE specs, inside a `megatron_world`.
+
+    `dense_mtp` builds the MTP layers without experts whatever the last decoder layer has.
 
     The vocabulary has exactly the config's size unless `padded_vocab` says otherwise. On the CPU
     every saved weight is NaN, so that one which nobody loads shows.
@@ -92,7 +95,7 @@ def build_model(
         pp=parallel_state.get_pipeline_model_parallel_world_size(),
     )
     with cuda_shims(device), torch.device(device):
-        layer_spec, mtp_spec = _specs(settings)
+        layer_spec, mtp_spec = _specs(settings, dense_mtp=dense_mtp)
         plain.adapt(config, layer_spec)
         model = GPTModel(
             config=settings,
@@ -113,7 +116,7 @@ def build_model(
     return model.eval()
 
 
-def _specs(settings: TransformerConfig) -> tuple[object, object]:
+def _specs(settings: TransformerConfig, *, dense_mtp: bool) -> tuple[object, object]:
     """The layer spec and the MTP spec (None on a rank without MTP) that a job would take."""
     from megatron.core.models.gpt.gpt_layer_specs import (
         get_gpt_decoder_block_spec,
@@ -131,7 +134,10 @@ def _specs(settings: TransformerConfig) -> tuple[object, object]:
         )
     if not settings.mtp_num_layers:
         return layer, None
-    return layer, get_gpt_mtp_block_spec(settings, layer, use_transformer_engine=True)
+    inner = layer
+    if dense_mtp:
+        inner = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=settings.qk_layernorm)
+    return layer, get_gpt_mtp_block_spec(settings, inner, use_transformer_engine=True)
 
 
 def _forget(model: GPTModel) -> None:

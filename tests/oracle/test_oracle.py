@@ -150,6 +150,7 @@ def test_world_is_undone() -> None:
         ("qwen3_moe", {}),
         ("glm4_moe", {"mtp": 1}),
         ("deepseek_v3", {"mtp": 2}),
+        ("glm4_moe_lite", {"mtp": 1}),
         pytest.param("deepseek_v3", {"q_lora_rank": None, "rope_scaling": None}, marks=NO_Q_LORA),
     ],
 )

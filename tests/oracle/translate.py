@@ -20,6 +20,10 @@ Config = dict[str, object]
 Settings = dict[str, object]
 
 
+DSA = ("glm_moe_dsa", "deepseek_v32")
+LATENT = ("deepseek_v3", "glm4_moe_lite", *DSA)
+
+
 def transformer_config(
     config: Config,
     *,
@@ -44,15 +48,15 @@ def transformer_config(
         return TransformerConfig(**settings)
     settings = _size(config) | _numerics(dtype) | _placement(device) | _parallel(tp, ep, pp)
     settings |= {"mtp_num_layers": mtp_layers(config) or None}
-    if family in ("glm4_moe", "deepseek_v3", "glm_moe_dsa"):
+    if family in ("glm4_moe", *LATENT):
         settings |= _moe_sigmoid(config)
     elif family == "qwen3_moe":
         settings |= _moe_softmax(config)
     elif family not in ("llama", "qwen2", "qwen3"):
         raise ValueError(f"the oracle does not know family {family!r}")
-    if family == "glm_moe_dsa":
+    if family in DSA:
         settings |= _dsa(config)
-    if family in ("deepseek_v3", "glm_moe_dsa"):
+    if family in LATENT:
         return MLATransformerConfig(**settings | _mla(config))
     return TransformerConfig(**settings | _gqa(config))
 

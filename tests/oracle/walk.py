@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.oracle import plain
 from tests.oracle.model import entries, sharded_state
-from tests.oracle.translate import Config, mtp_layers
+from tests.oracle.translate import DSA, LATENT, Config, mtp_layers
 
 if TYPE_CHECKING:
     from megatron.core.models.gpt import GPTModel
@@ -62,9 +62,9 @@ def _layer(config: Config, hf: Tensors, p: str, q: str) -> Tensors:
     """One layer: HF prefix `p` to megatron prefix `q`; takes its tensors out of `hf`."""
     if config["model_type"] in plain.FAMILIES:
         return plain.layer(config, hf, p, q)
-    if config["model_type"] in ("deepseek_v3", "glm_moe_dsa"):
+    if config["model_type"] in LATENT:
         out = _mla(hf, p, q)
-        if config["model_type"] == "glm_moe_dsa":
+        if config["model_type"] in DSA:
             out = _dsa(config, hf, p, q, out)
     else:
         out = _gqa(config, hf, p, q)

@@ -1,9 +1,11 @@
-"""GLM-5, 5.1 and 5.2: latent attention with a sparse-attention indexer (DSA), experts, MTP.
+"""GLM-5, 5.1, 5.2 and DeepSeek-V3.2: latent attention with an indexer (DSA), experts, MTP.
 
-Facts from the releases' headers, transformers' `modeling_glm_moe_dsa.py` and megatron-core's
-`experimental_attention_variant/dsa.py`. GLM-5 and 5.1 have an indexer on every layer; 5.2 only
-where `indexer_types` says `full`, and always on the MTP layer. HF and megatron-core from 0.19 put
-the RoPE part of an indexer head first; 0.16 to 0.18 put it last, so rows are moved for those.
+Facts from the releases' headers, transformers' `modeling_glm_moe_dsa.py` and
+`modeling_deepseek_v32.py`, and megatron-core's `experimental_attention_variant/dsa.py`. GLM-5, 5.1
+and V3.2 have an indexer on every layer; GLM-5.2 only where `indexer_types` says `full`, and always
+on the MTP layer. V3.2 stores copies of embedding and head, and all its norms in F32. HF and
+megatron-core from 0.19 put the RoPE part of an indexer head first; 0.16 to 0.18 put it last, so
+rows are moved for those.
 """
 
 from functools import lru_cache
@@ -17,7 +19,7 @@ from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.ops import Block, Moves
 from mtpconv.mappings.rule import Request, Row, Rule
-from mtpconv.mappings.sizes import mla_sizes
+from mtpconv.mappings.sizes import layer_kinds, mla_sizes, sparse_layers
 
 SEPARATE_NORMS = (0, 19)
 """The megatron-core release that gave DSA norms of its own and moved RoPE to the front."""
@@ -43,34 +45,17 @@ def rules(request: Request) -> list[Row]:
         request,
         lambda hf, mcore, layer: _attention(request, hf, mcore, sizes, indexer=has_indexer[layer]),
         moe,
-        sparse_layers(config),
+        sparse_layers(config, dense=3),
         mtp,
     )
 
 
-def sparse_layers(config: Config) -> list[bool]:
-    """For each layer whether it holds experts: `mlp_layer_types`, or the first few are dense."""
-    layers = integer(config, "num_hidden_layers")
-    types = config.get("mlp_layer_types")
-    if types is not None:
-        return [kind == "sparse" for kind in _per_layer(config, "mlp_layer_types")]
-    dense = integer(config, "first_k_dense_replace", 3, least=0)
-    return [layer >= dense for layer in range(layers)]
-
-
 def indexer_layers(config: Config) -> list[bool]:
     """For each decoder layer whether it has an indexer of its own."""
-    if config.get("indexer_types") is None:
+    kinds = layer_kinds(config, "indexer_types")
+    if kinds is None:
         return [True] * integer(config, "num_hidden_layers")
-    return [kind == "full" for kind in _per_layer(config, "indexer_types")]
-
-
-def _per_layer(config: Config, key: str) -> list[str]:
-    values, layers = config[key], integer(config, "num_hidden_layers")
-    if not isinstance(values, list) or len(values) != layers:
-        what = f"config.json: '{key}' does not list one value for each of {layers} layers"
-        raise ConfigError("config/bad-value", what)
-    return values
+    return [kind == "full" for kind in kinds]
 
 
 def _attention(request: Request, hf: str, mcore: str, sizes: Mla, *, indexer: bool) -> list[Row]:
@@ -140,7 +125,7 @@ def args(config: Config) -> Args:
         "dsa_indexer_n_heads": integer(config, "index_n_heads"),
         "dsa_indexer_head_dim": integer(config, "index_head_dim"),
         "dsa_indexer_topk": integer(config, "index_topk"),
-        "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
+        "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config, dense=3)],
         "moe_shared_expert_intermediate_size": moe.shared or None,
     }
     if not all(indexer_layers(config)):

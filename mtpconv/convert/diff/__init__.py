@@ -1,0 +1,1 @@
+"""The exact diff of two checkpoints, HF or Megatron in any mix."""
