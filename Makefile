@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 NEXT_MCORE := 0.19.2
 NEXT := $(VENV)-mcore019
 # What must hold on every megatron-core: the oracle, and that a job loads what we write.
-MCORE_TESTS := $(wildcard tests/oracle tests/load)
+MCORE_TESTS := $(wildcard tests/oracle tests/load tests/parity)
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 

@@ -18,6 +18,10 @@ class ConfigError(MtpconvError):
     """config.json lacks a key the mapping needs, or holds one that makes no sense."""
 
 
+class Contradiction(ConfigError):
+    """The input says two things at once: a verdict, so exit 1, reached before a plan could be."""
+
+
 class FormatError(MtpconvError):
     """A file or folder is not a readable checkpoint of its kind, or is damaged."""
 

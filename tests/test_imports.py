@@ -69,3 +69,16 @@ def test_nothing_prints_but_the_command_line() -> None:
             continue
         calls = [n.func for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
         assert not any(isinstance(f, ast.Name) and f.id == "print" for f in calls), path
+
+
+def test_every_command_module_is_part_of_the_command_line() -> None:
+    """One that `mtpconv.cli` does not import adds no command, and nothing else would say so."""
+    here = PACKAGE / "cli"
+    adding = {path.stem for path in here.glob("*.py") if "@app.command(" in path.read_text("utf-8")}
+    named = {
+        alias.name
+        for node in ast.walk(ast.parse((here / "__init__.py").read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "mtpconv.cli"
+        for alias in node.names
+    }
+    assert adding <= named

@@ -2,7 +2,16 @@
 
 import sys
 
-from mtpconv.cli import convert, diff, findings, look  # noqa: F401  (importing them adds their commands)
+from mtpconv.cli import (  # noqa: F401  (importing them adds their commands)
+    chat,
+    convert,
+    diff,
+    findings,
+    gate,
+    look,
+    parity,
+    repair,
+)
 from mtpconv.cli.app import app
 
 __all__ = ["app", "main"]

@@ -10,7 +10,7 @@ app = typer.Typer(
     name="mtpconv",
     help="Convert HuggingFace checkpoints to Megatron-Core and back, MTP included, provably whole.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

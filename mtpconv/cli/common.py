@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mtpconv.errors import MtpconvError, OutputError
+from mtpconv.errors import Contradiction, MtpconvError, OutputError
 
 if TYPE_CHECKING:
+    from mtpconv.convert.source import Source
     from mtpconv.inventory.report import Report
 
 
@@ -61,6 +62,13 @@ class Target(StrEnum):
             return None
         major, minor = self.value.split(".")
         return int(major), int(minor)
+
+
+class Model(StrEnum):
+    """megatron-core's model classes, whose layouts differ."""
+
+    gpt = "gpt"
+    hybrid = "hybrid"
 
 
 Output = Annotated[
@@ -114,8 +122,23 @@ TargetMcore = Annotated[
     Target,
     typer.Option("--target-mcore", help="Write for this megatron-core; auto: the installed one."),
 ]
+McoreModel = Annotated[
+    Model,
+    typer.Option(
+        "--mcore-model", help="megatron-core class to write for: GPTModel, or HybridModel (0.19)."
+    ),
+]
+SourceRef = Annotated[str, typer.Argument(metavar="SRC", show_default=False)]
+"""A folder, or a repository on the hub; commands that only need headers take either."""
 SourceDir = Annotated[Path, typer.Argument(metavar="SRC", show_default=False)]
 TargetDir = Annotated[Path, typer.Argument(metavar="DST", show_default=False)]
+
+
+def source_of(text: str) -> "Source":
+    """A SourceRef's words as a folder or a hub repository. Raises FormatError for neither."""
+    from mtpconv.convert.source import parse_source
+
+    return parse_source(text)
 
 
 def run(
@@ -200,7 +223,10 @@ def could_not_check(
     debug: bool,
     files: list[tuple[Path, str]] | None = None,
 ) -> NoReturn:
-    """One line (or a report with verdict "error" in the format asked for) and exit code 2."""
+    """One line (or a report with verdict "error" in the format asked for) and exit code 2.
+
+    A Contradiction is a FAIL: a report on stdout and exit code 1.
+    """
     if debug:
         raise error
     from mtpconv.inventory.findings import Finding
@@ -208,8 +234,12 @@ def could_not_check(
 
     known = _known(error)
     finding = Finding(known.id, "error", known.what, hint=known.mend)
-    report = Report(command, "", known.what, (finding,), next_step=known.mend, could_not_check=True)
-    if output.value == "text":
+    # An input that contradicts itself has its verdict, though nothing could be planned from it.
+    judged = isinstance(error, Contradiction)
+    report = Report(
+        command, "", known.what, (finding,), next_step=known.mend, could_not_check=not judged
+    )
+    if output.value == "text" and not judged:
         print(_line(command, known), file=sys.stderr)
     else:
         print_report(report, Format(output.value), strict=False)
@@ -217,7 +247,8 @@ def could_not_check(
         write_reports(report, files or [], strict=False)
     except MtpconvError as second:
         print(_line(command, second), file=sys.stderr)
-    raise typer.Exit(2)
+        raise typer.Exit(2) from None
+    raise typer.Exit(report.exit_code(strict=False))
 
 
 def _known(error: Exception) -> MtpconvError:

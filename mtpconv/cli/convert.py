@@ -1,5 +1,6 @@
 """Commands that write checkpoints: hf2mcore, mcore2hf, roundtrip."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,8 @@ from mtpconv.cli.common import (
     Html,
     LayerLayout,
     Layout,
+    McoreModel,
+    Model,
     NoMtp,
     Output,
     PadVocab,
@@ -46,6 +49,7 @@ def hf2mcore(
     carry_copies: CarryCopies = False,
     target_mcore: TargetMcore = Target.auto,
     dtype: ReadAs = Dtype.bfloat16,
+    mcore_model: McoreModel = Model.gpt,
     force: Force = False,
     strict: Strict = False,
     output: Output = Format.text,
@@ -60,7 +64,10 @@ def hf2mcore(
         from mtpconv.convert.prepare import Way
         from mtpconv.convert.rich_progress import shown
 
-        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value)
+        hybrid = mcore_model is Model.hybrid
+        way = Way(
+            pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value, hybrid
+        )
         options = ToMcore(iteration, layer_layout.value, way, force)
         with shown() as progress:
             return hf2mcore(src, dst, options, progress)
@@ -118,12 +125,16 @@ def roundtrip(
     in_memory: Annotated[
         bool, typer.Option("--in-memory", help="Rule by rule, no file written.")
     ] = False,
+    parity: Annotated[
+        bool, typer.Option("--parity", help="Run both models on it too, MTP heads included.")
+    ] = False,
     layer_layout: LayerLayout = Layout.auto,
     pad_vocab_to_multiple: PadVocab = None,
     no_mtp: NoMtp = False,
     carry_copies: CarryCopies = False,
     target_mcore: TargetMcore = Target.auto,
     dtype: ReadAs = Dtype.bfloat16,
+    mcore_model: McoreModel = Model.gpt,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -136,10 +147,22 @@ def roundtrip(
         from mtpconv.convert.prepare import Way
         from mtpconv.convert.rich_progress import shown
         from mtpconv.convert.roundtrip import RoundTrip, roundtrip
+        from mtpconv.errors import ConfigError
+        from mtpconv.parity.check import parity as forward_parity
 
-        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value)
-        options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way)
+        hybrid = mcore_model is Model.hybrid
+        way = Way(
+            pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value, hybrid
+        )
+        if parity and in_memory:
+            what = "--parity runs a written checkpoint, and --in-memory writes none"
+            raise ConfigError("usage/parity", what, "drop one of the two")
+        if parity and hybrid:
+            what = "--parity builds a GPTModel, and --mcore-model hybrid writes for another class"
+            raise ConfigError("usage/parity", what, "check parity with --mcore-model gpt")
         with shown() as progress:
+            further = partial(forward_parity, progress=progress) if parity else None
+            options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way, further)
             return roundtrip(src, options, progress)
 
     run("roundtrip", work, output, strict=strict, debug=debug, reports=reports, html=html)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtpconv.cli.app import app
-from mtpconv.cli.common import Debug, Format, Output, Strict, run
+from mtpconv.cli.common import Debug, Format, Html, Output, Reports, Strict, run, source_of
 
 if TYPE_CHECKING:
     from mtpconv.inventory.report import Report
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @app.command()
 def diff(
-    a: Annotated[Path, typer.Argument(metavar="A", show_default=False)],
+    a: Annotated[str, typer.Argument(metavar="A", show_default=False)],
     b: Annotated[
-        Path | None, typer.Argument(metavar="[B]", show_default=False, help="Not with only --base.")
+        str | None, typer.Argument(metavar="[B]", show_default=False, help="Not with only --base.")
     ] = None,
     base: Annotated[
         Path | None,
@@ -40,6 +40,8 @@ def diff(
     ] = False,
     strict: Strict = False,
     output: Output = Format.text,
+    reports: Reports = None,
+    html: Html = None,
     debug: Debug = False,
 ) -> None:
     """Two checkpoints, HF or Megatron in any mix, tensor by tensor and byte by byte."""
@@ -49,6 +51,8 @@ def diff(
         from mtpconv.convert.rich_progress import shown
 
         with shown() as progress:
-            return compare_checkpoints(a, b, Diff(headers_only, base, like), progress)
+            options = Diff(headers_only, base, like)
+            other = None if b is None else source_of(b)
+            return compare_checkpoints(source_of(a), other, options, progress)
 
-    run("diff", work, output, strict=strict, debug=debug)
+    run("diff", work, output, strict=strict, debug=debug, reports=reports, html=html)

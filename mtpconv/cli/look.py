@@ -1,6 +1,5 @@
 """Commands that only look: inventory, plan, explain, families, demo."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +12,8 @@ from mtpconv.cli.common import (
     Html,
     LayerLayout,
     Layout,
+    McoreModel,
+    Model,
     NoMtp,
     Output,
     PadVocab,
@@ -20,12 +21,13 @@ from mtpconv.cli.common import (
     PlainOutput,
     ReadAs,
     Reports,
-    SourceDir,
+    SourceRef,
     Strict,
     Target,
     TargetMcore,
     could_not_check,
     run,
+    source_of,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def inventory(
-    path: Annotated[Path, typer.Argument(metavar="PATH", show_default=False)],
+    path: SourceRef,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -47,19 +49,20 @@ def inventory(
         from mtpconv.convert.take_inventory import take_inventory
         from mtpconv.inventory.inventory import inventory_report
 
-        return inventory_report(take_inventory(path), listed=tensors)
+        return inventory_report(take_inventory(source_of(path)), listed=tensors)
 
     run("inventory", work, output, strict=False, debug=debug, reports=reports, html=html)
 
 
 @app.command()
 def plan(
-    src: SourceDir,
+    src: SourceRef,
     layer_layout: LayerLayout = Layout.auto,
     pad_vocab_to_multiple: PadVocab = None,
     no_mtp: NoMtp = False,
     target_mcore: TargetMcore = Target.auto,
     dtype: ReadAs = Dtype.bfloat16,
+    mcore_model: McoreModel = Model.gpt,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -72,15 +75,16 @@ def plan(
         from mtpconv.convert.plan_both import plan_both, plan_report
         from mtpconv.convert.prepare import Way
 
-        way = Way(pad_vocab_to_multiple, no_mtp, False, target_mcore.release, dtype.value)
-        return plan_report(plan_both(src, way, layer_layout.value))
+        hybrid = mcore_model is Model.hybrid
+        way = Way(pad_vocab_to_multiple, no_mtp, False, target_mcore.release, dtype.value, hybrid)
+        return plan_report(plan_both(source_of(src), way, layer_layout.value))
 
     run("plan", work, output, strict=strict, debug=debug, reports=reports, html=html)
 
 
 @app.command()
 def explain(
-    src: SourceDir,
+    src: SourceRef,
     tensor: Annotated[str, typer.Argument(metavar="TENSOR", show_default=False)],
     target_mcore: TargetMcore = Target.auto,
     output: PlainOutput = Plain.text,
@@ -90,7 +94,7 @@ def explain(
     try:
         from mtpconv.convert.explain import explain_json, explain_tensor, explain_text
 
-        found = explain_tensor(src, tensor, target_mcore.release)
+        found = explain_tensor(source_of(src), tensor, target_mcore.release)
         print(explain_json(found) if output is Plain.json else explain_text(found))
     except Exception as error:
         could_not_check("explain", error, output, debug=debug)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from mtpconv.convert.virtual import Read, Source, Virtual
+from mtpconv.convert.virtual import Location, Read, Virtual
 from mtpconv.mappings.quant import Quantised
 from mtpconv.mappings.spec import ITEM_SIZE
 
@@ -32,8 +32,8 @@ _TORCH = {"BF16": "bfloat16", "F32": "float32", "F16": "float16"}
 class Stored:
     """Where the two stored tensors begin: source and byte offset (another shard, perhaps)."""
 
-    codes: tuple[Source, int]
-    scales: tuple[Source, int]
+    codes: tuple[Location, int]
+    scales: tuple[Location, int]
 
 
 class Dequantised(Virtual):

@@ -3,11 +3,11 @@
 import json
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 
 from mtpconv.convert.hf import open_hf
 from mtpconv.convert.hf2mcore import is_stacked
 from mtpconv.convert.prepare import HfPlan, Way, plan_hf
+from mtpconv.convert.source import Source
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.render_json import envelope
 from mtpconv.mappings.compute import Compute
@@ -31,7 +31,7 @@ class Explanation:
     others: int = 0
 
 
-def explain_tensor(source: Path, name: str, mcore: tuple[int, int] | None) -> Explanation:
+def explain_tensor(source: Source, name: str, mcore: tuple[int, int] | None) -> Explanation:
     """Find the row for `name`: an HF tensor, a logical Megatron tensor, or a key on disk.
 
     Raises ConfigError if no row names it.

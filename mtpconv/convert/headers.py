@@ -6,7 +6,7 @@ data_offsets`, plus `__metadata__`), then the payloads without gaps.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,22 +31,31 @@ class Header:
 def read_header(path: Path) -> Header:
     """Parse and check the header of `path`. Raises FormatError (`file/corrupt`) on any damage."""
     with path.open("rb") as file:
-        total = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(8), "little")
-        if total < 8 or length > min(total - 8, LARGEST_HEADER):
-            raise _corrupt(path, f"its header would be {length} bytes, the file is {total}")
-        text = file.read(length)
+
+        def read(offset: int, size: int) -> bytes:
+            file.seek(offset)
+            return file.read(size)
+
+        return header_from(read, os.fstat(file.fileno()).st_size, path)
+
+
+def header_from(read: Callable[[int, int], bytes], total: int, where: Path | str) -> Header:
+    """Parse the header of a file of `total` bytes; `read(offset, size)` gives any part of it."""
+    length = int.from_bytes(read(0, min(8, total)), "little")
+    if total < 8 or length > min(total - 8, LARGEST_HEADER):
+        raise _corrupt(where, f"its header would be {length} bytes, the file is {total}")
+    text = read(8, length)
     try:
         entries = json.loads(text, object_pairs_hook=_no_duplicates)
         metadata = entries.pop("__metadata__", None)
         return _header(entries, metadata, 8 + length, total)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _corrupt(path, str(error) or repr(error)) from error
+        raise _corrupt(where, str(error) or repr(error)) from error
 
 
-def _corrupt(path: Path, why: str) -> FormatError:
+def _corrupt(where: Path | str, why: str) -> FormatError:
     mend = "fetch the file again"
-    return FormatError("file/corrupt", f"{path}: truncated or damaged: {why}", mend)
+    return FormatError("file/corrupt", f"{where}: truncated or damaged: {why}", mend)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mtpconv.convert.headers import Header, read_header
-from mtpconv.convert.virtual import Source, Virtual
+from mtpconv.convert.source import SCHEME, HubRef, Source, local_folder, parse_source
+from mtpconv.convert.virtual import Location, Virtual
 from mtpconv.errors import ConfigError, FormatError, UnsafeError
 from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.sidecars import is_inside
 from mtpconv.mappings.quant import Quantised
 from mtpconv.mappings.spec import TensorSpec
 
@@ -67,9 +69,9 @@ class HfCheckpoint:
         return {n: spec for header in self.headers.values() for n, spec in header.tensors.items()}
 
     @cached_property
-    def locations(self) -> dict[str, tuple[Source, int]]:
+    def locations(self) -> dict[str, tuple[Location, int]]:
         """Where each tensor's payload begins: file (or virtual source) and byte offset."""
-        found: dict[str, tuple[Source, int]] = {
+        found: dict[str, tuple[Location, int]] = {
             name: (path, offset)
             for path, header in ((self.root / file, h) for file, h in self.headers.items())
             for name, offset in header.offsets.items()
@@ -111,27 +113,51 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def open_hf(folder: Path) -> HfCheckpoint:
-    """Read config, index and every shard header of `folder`; no payload is touched.
+def open_hf(source: Source) -> HfCheckpoint:
+    """Read config, index and every shard header of a folder or a hub repository, no payload.
 
-    Raises ConfigError, FormatError or UnsafeError for a folder that is not a readable checkpoint.
+    Raises ConfigError, FormatError or UnsafeError for what is not a readable checkpoint.
     """
-    require_folder(folder)
+    if isinstance(source, HubRef):
+        from mtpconv.convert.hub import open_hub
+
+        return open_hub(source)
+    require_folder(source)
+    return checkpoint_of(
+        source,
+        str(source),
+        sorted(path.name for path in source.glob("*.safetensors")),
+        lambda file: (source / file).is_file(),
+        lambda files: {file: read_header(source / file) for file in files},
+    )
+
+
+def checkpoint_of(
+    folder: Path,
+    where: str,
+    present: list[str],
+    exists: Callable[[str], bool],
+    headers_of: Callable[[list[str]], dict[str, Header]],
+) -> HfCheckpoint:
+    """A checkpoint whose config and index lie in `folder`, and its shards wherever they may.
+
+    `present` are the shards found, `headers_of` reads the headers of those that are used; `where`
+    names the whole in messages.
+    """
     config = read_config(folder)
     index, weight_map = _read_index(folder)
     findings: list[Finding] = []
-    present = sorted(path.name for path in folder.glob("*.safetensors"))
     if weight_map is None:
-        files = _without_index(folder, present)
+        files = _without_index(where, present)
     else:
         files = sorted(set(weight_map.values()))
         for file in files:
-            if not (folder / file).is_file():
-                what = f"{folder / INDEX} names {file}, which is not there"
+            if not exists(file):
+                what = f"{where}/{INDEX} names {file}, which is not there"
                 raise FormatError("index/missing-shard", what, "fetch the shard again")
         findings += [_stray(file) for file in present if file not in files]
-    headers = {file: read_header(folder / file) for file in files}
-    findings += _check_names(folder, headers, index, weight_map)
+    headers = headers_of(files)
+    findings += _check_names(where, headers, index, weight_map)
     for file, header in headers.items():
         if (header.metadata or {}).get("format") != "pt":
             message = f"{file} has no format: pt in its header; some loaders refuse it"
@@ -142,6 +168,8 @@ def open_hf(folder: Path) -> HfCheckpoint:
 
 def require_folder(folder: Path) -> None:
     """Raise FormatError unless `folder` is a folder that holds something."""
+    if str(folder).startswith("hf:"):
+        local_folder(parse_source(str(folder).replace("hf:/", SCHEME, 1)))
     if not folder.exists():
         raise FormatError("file/not-found", f"{folder}: no such folder", "check the path")
     if not folder.is_dir():
@@ -176,7 +204,7 @@ def is_plain_name(file: str) -> bool:
     return bool(file) and not path.is_absolute() and ".." not in path.parts and "\\" not in file
 
 
-def _without_index(folder: Path, present: list[str]) -> list[str]:
+def _without_index(folder: str, present: list[str]) -> list[str]:
     if not present:
         raise FormatError(
             "file/no-weights",
@@ -185,7 +213,7 @@ def _without_index(folder: Path, present: list[str]) -> list[str]:
         )
     if len(present) > 1:
         what = f"{folder}: {len(present)} .safetensors files and no {INDEX}"
-        raise FormatError("index/missing", what, "fetch the index, or rebuild it")
+        raise FormatError("index/missing", what, f"fetch it, or: mtpconv reindex {folder} OUT")
     return present
 
 
@@ -195,7 +223,7 @@ def _stray(file: str) -> Finding:
 
 
 def _check_names(
-    folder: Path,
+    folder: str,
     headers: dict[str, Header],
     index: dict[str, Any] | None,
     weight_map: dict[str, str] | None,
@@ -211,8 +239,9 @@ def _check_names(
         return
     for name, file in weight_map.items():
         if owner.get(name) != file:
-            what = f"{folder / INDEX} says {name} is in {file}, whose header lacks it"
-            raise FormatError("index/ghost-entry", what, "fetch that shard again, or reindex")
+            what = f"{folder}/{INDEX} says {name} is in {file}, whose header lacks it"
+            mend = f"fetch that shard again; if it is lost: mtpconv reindex {folder} OUT"
+            raise FormatError("index/ghost-entry", what, mend)
     for name in owner.keys() - weight_map.keys():
         message = f"{name} is in {owner[name]} but not in the index"
         yield Finding("index/unlisted", "warning", message, name=name)
@@ -223,7 +252,7 @@ def _check_names(
         yield Finding("index/total-size", "warning", message, name=INDEX)
 
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _PRIVATE = (".git", ".cache")
 
 
@@ -241,19 +270,10 @@ def list_sidecars(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
             name = path.relative_to(folder).as_posix()
             if file.endswith(".safetensors") or name == INDEX:
                 continue
-            if file.endswith(_WEIGHTS):
+            if file.endswith(WEIGHTS):
                 skipped.append(f"{name} (weights in another format)")
-            elif not path.is_file() or not _inside(path, folder):
+            elif not path.is_file() or not is_inside(path, folder):
                 skipped.append(f"{name} (not a regular file of this checkpoint)")
             else:
                 kept.append(name)
     return tuple(kept), tuple(skipped)
-
-
-def _inside(path: Path, folder: Path) -> bool:
-    if not path.is_symlink():
-        return True
-    real, home = path.resolve(), folder.resolve()
-    blobs = home.parent.parent / "blobs"
-    hub = home.parent.name == "snapshots" and real.is_relative_to(blobs)
-    return hub or real.is_relative_to(home)

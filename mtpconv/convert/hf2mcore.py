@@ -17,7 +17,7 @@ from mtpconv.convert.manifest import (
     without,
 )
 from mtpconv.convert.mcore import COMMON, TRACKER
-from mtpconv.convert.prepare import HfPlan, Way, plan_hf, subject
+from mtpconv.convert.prepare import HfPlan, Way, drawn, plan_hf, subject
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.publish import (
     copy_file,
@@ -87,7 +87,7 @@ def _tracker(options: ToMcore) -> str:
 def is_stacked(planned: HfPlan, layout: LayerLayout) -> bool:
     """Whether the decoder's layers are stacked: by default only where there are no experts."""
     if layout == "auto":
-        return planned.prepared.family.stacks
+        return planned.prepared.family.stacks and not planned.prepared.hybrid
     return layout == "stacked"
 
 
@@ -113,7 +113,8 @@ def write_mcore(
         copy_file(hf.root / INDEX, stage / SIDECARS / INDEX)
     stacked = is_stacked(planned, options.layer_layout)
     layers = prepared.request.mtp_layers
-    args = prepared.family.megatron_args(hf.config, layers) | {
+    args = {
+        **prepared.args,
         "padded_vocab_size": prepared.request.padded_vocab or prepared.request.config["vocab_size"],
         "tensor_model_parallel_size": 1,
         "pipeline_model_parallel_size": 1,
@@ -167,6 +168,7 @@ def refusal(command: str, planned: HfPlan) -> Report:
         plan_facts(planned),
         next_step,
         status_counts(planned.findings),
+        drawn(planned.prepared, planned.hf.tensors, planned.findings),
     )
 
 
@@ -221,6 +223,7 @@ def _report(planned: HfPlan, output: McoreOutput, final: Path, options: ToMcore)
         facts,
         f"Load it with --load {final.parent} ({job}), or check it: mtpconv roundtrip --check.",
         status_counts(findings),
+        drawn(planned.prepared, planned.hf.tensors, findings),
     )
 
 

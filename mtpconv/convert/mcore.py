@@ -16,7 +16,7 @@ from mtpconv.convert.items import StoredTensor, read_members, read_tensor_item
 from mtpconv.convert.ranges import Piece
 from mtpconv.errors import FormatError
 from mtpconv.mappings.layout import Place, logical_places, oldest_release
-from mtpconv.mappings.spec import ITEM_SIZE, TensorSpec
+from mtpconv.mappings.spec import ITEM_SIZE, Shape, TensorSpec
 
 TRACKER = "latest_checkpointed_iteration.txt"
 COMMON = "common.pt"
@@ -161,6 +161,20 @@ def _pickled(data: bytes, where: str) -> Any:
     return loads(data[at : at + size], where)
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where a box meets one stored chunk: the chunk's file, payload offset and extents.
+
+    Per axis, `source` is the part of the chunk that is wanted, `target` where it goes in the box.
+    """
+
+    path: Path
+    start: int
+    sizes: Shape
+    source: tuple[slice, ...]
+    target: tuple[slice, ...]
+
+
 class ChunkReader:
     """Finds the bytes of logical tensors inside the stored items of one checkpoint."""
 
@@ -185,6 +199,40 @@ class ChunkReader:
         pieces = [self._piece(place, chunk) for chunk in chunks]
         _require_tiling(place, pieces)
         return pieces
+
+    def regions(self, key: str, offsets: Shape, sizes: Shape, axes: int) -> list[Region]:
+        """The stored parts of the box at `offsets` with extents `sizes`.
+
+        The box must have extent 1 along its first `axes` axes (layer, expert): chunks are looked up
+        by those. Raises FormatError if the chunks do not fill the box.
+        """
+        dtype = self._checkpoint.metadata.tensors[key].dtype
+        found: list[Region] = []
+        filled = 0
+        for chunk in self._chunks(key, axes).get(offsets[:axes], []):
+            spans = [
+                (max(at, first), min(at + size, first + length))
+                for at, size, first, length in zip(
+                    offsets, sizes, chunk.offsets, chunk.sizes, strict=True
+                )
+            ]
+            if any(low >= high for low, high in spans):
+                continue
+            filled += prod(high - low for low, high in spans)
+            source = (
+                slice(low - o, high - o)
+                for (low, high), o in zip(spans, chunk.offsets, strict=True)
+            )
+            target = (
+                slice(low - o, high - o) for (low, high), o in zip(spans, offsets, strict=True)
+            )
+            start = chunk.stored.offset + self._stored(key, chunk, dtype).start
+            path = self._checkpoint.folder / chunk.stored.file
+            found.append(Region(path, start, chunk.sizes, tuple(source), tuple(target)))
+        if filled != prod(sizes):
+            what = f"{key}: its stored chunks do not fill {list(sizes)} at {list(offsets)}"
+            raise FormatError("dist/incomplete", what)
+        return found
 
     def _chunks(self, key: str, axes: int) -> dict[tuple[int, ...], list[Chunk]]:
         if (key, axes) not in self._by_index:

@@ -1,7 +1,7 @@
 """Megatron-Core torch_dist back to HF safetensors, in the shape of the source or of `--like`."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from mtpconv.convert.headers import read_header
 from mtpconv.convert.hf import HfLayout, is_hf, open_hf
 from mtpconv.convert.manifest import CARRIED_FILE, Like, like_hf, read_manifest, without
 from mtpconv.convert.mcore import ChunkReader, McoreCheckpoint, iteration_folder, open_mcore
-from mtpconv.convert.prepare import Prepared, mtp_summary, plan_findings, prepare, subject
+from mtpconv.convert.prepare import Prepared, drawn, mtp_summary, plan_findings, prepare, subject
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.publish import (
     publish,
@@ -22,6 +22,7 @@ from mtpconv.convert.publish import (
     staging,
 )
 from mtpconv.convert.ranges import Piece
+from mtpconv.convert.source import HubRef, Source
 from mtpconv.convert.write_hf import Producers, producers, shard_file, unmoved, write_sidecars
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import FormatError, Narrowed
@@ -30,6 +31,7 @@ from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.mappings.config import with_changes
+from mtpconv.mappings.hybrid import is_hybrid
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec
 
@@ -84,13 +86,13 @@ def mcore2hf(
     return _report(planned, target)
 
 
-def find_like(source: Path, like: Path | None, dtype: Dtype = "bfloat16") -> Like:
+def find_like(source: Path, like: Source | None, dtype: Dtype = "bfloat16") -> Like:
     """What the HF side is to look like, its quantised weights in `dtype`.
 
     Raises FormatError if neither side tells.
     """
     if like is not None:
-        if is_hf(like):
+        if isinstance(like, HubRef) or is_hf(like):
             return like_hf(open_hf(like), dtype)
         found = read_manifest(iteration_folder(like))
         if found is None:
@@ -109,7 +111,7 @@ def find_like(source: Path, like: Path | None, dtype: Dtype = "bfloat16") -> Lik
     return found
 
 
-def plan_mcore(source: Path, like_path: Path | None, *, no_mtp: bool) -> McorePlan:
+def plan_mcore(source: Path, like_path: Source | None, *, no_mtp: bool) -> McorePlan:
     """The plan from what is on disk to the HF side of `like`."""
     checkpoint = open_mcore(source)
     like = find_like(source, like_path, _weights_dtype(checkpoint))
@@ -123,6 +125,7 @@ def plan_mcore(source: Path, like_path: Path | None, *, no_mtp: bool) -> McorePl
         padded_vocab=embedding.spec.shape[0] if embedding else None,
         carry_copies=frozenset(like.carried),
         mcore=checkpoint.mcore,
+        hybrid=is_hybrid(checkpoint.places),
     )
     places = checkpoint.places
     ignored: list[str] = []
@@ -166,6 +169,7 @@ def _side_findings(
             Finding("mtp/dropped", "info", f"--no-mtp: {len(dropped):,} Megatron tensors left out")
         )
     spelled = {key for key in checkpoint.tensors if ".mtp_model_layer." in key}
+    spelled -= {key for key in spelled if ".mtp_model_layer.layers." in key}
     if spelled:
         message = f"{len(spelled):,} keys say mtp_model_layer for transformer_layer; read alike"
         found.append(Finding("mtp/alias", "info", message))
@@ -183,6 +187,7 @@ def _side_findings(
     if padded and vocab and padded > vocab:
         found.append(Finding("vocab/trim", "info", f"vocabulary trimmed: {padded} -> {vocab} rows"))
     found += _argument_findings(checkpoint)
+    found += contradicted_arguments(checkpoint, prepared)
     return found
 
 
@@ -207,6 +212,36 @@ def _argument_findings(checkpoint: McoreCheckpoint) -> list[Finding]:
             actual=str(len(stored)),
         )
     ]
+
+
+_ALWAYS = ("num_layers", "hidden_size", "num_attention_heads", "norm_epsilon", "rotary_base",
+           "untie_embeddings_and_output_weights")  # fmt: skip
+_GROUPED = ("num_query_groups", "kv_channels")
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+_EXPERTS = ("num_experts", "moe_ffn_hidden_size", "moe_router_topk")
+
+
+def contradicted_arguments(checkpoint: McoreCheckpoint, prepared: Prepared) -> Iterator[Finding]:
+    """Megatron's own arguments against those the HF config asks for, where both have them.
+
+    Only arguments that mean the same in every job are compared: Megatron-LM leaves others at a
+    default where the model does not use them.
+    """
+    if (checkpoint.common or {}).get("args") is None:
+        return
+    wanted = prepared.args
+    names = [*_ALWAYS, *(_LATENT if wanted.get("multi_latent_attention") else _GROUPED)]
+    names += _EXPERTS if wanted.get("num_experts") else ["ffn_hidden_size"]
+    for name in names:
+        ours, theirs = wanted.get(name), checkpoint.argument(name)
+        if not isinstance(theirs, int | float) or ours is None or ours == theirs:
+            continue
+        yield Finding(
+            "config/contradiction", "error",
+            f"Megatron args say {name} {theirs}, the HF config asks for {ours}",
+            expected=str(ours), actual=str(theirs),
+            hint="the two describe different models: give the config the job was started with",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +346,7 @@ def _refusal(planned: McorePlan) -> Report:
         plan_facts(planned),
         next_step,
         status_counts(planned.findings),
+        drawn(planned.prepared, planned.like.layout.tensors, planned.findings),
     )
 
 
@@ -334,4 +370,5 @@ def _report(planned: McorePlan, target: Path) -> Report:
         facts,
         "Serve it with MTP: vLLM --speculative-config, SGLang --speculative-algorithm NEXTN.",
         status_counts(planned.findings),
+        drawn(planned.prepared, planned.like.layout.tensors, planned.findings),
     )

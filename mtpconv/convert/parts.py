@@ -42,8 +42,9 @@ def to_mcore_part(
         hf = rule.hf_shapes[number][len(op.moves.fold) :]
         source = _matrix(op.moves.fold, hf, index, inputs[number], hf_dtype, rule.hf[number])
         key = Path(f"{rule.hf[number]}#{index}")
-        matrices.append(Matrix(key, source, _run(op.kernel.to_mcore, hf, pair, rule.hf[number])))
-        height, width = _view(op.kernel.shape(hf))
+        kernel = op.kernel_of(number)
+        matrices.append(Matrix(key, source, _run(kernel.to_mcore, hf, pair, rule.hf[number])))
+        height, width = _view(kernel.shape(hf))
         computed[number].append(Piece(key, 0, index * height, 0, height, width))
     pair = (spec.dtype, spec.dtype)
     part = payload(op.moves, output, band, columns(spec.shape), computed, pair, name)
@@ -68,11 +69,12 @@ def to_hf_parts(
     op = rule.op
     back = op.moves.inverse()
     hf = spec.shape[len(op.moves.fold) :]
-    shape = op.kernel.shape(hf)
+    kernel = op.kernel_of(output)
+    shape = kernel.shape(hf)
     height, width = _view(shape)
 
     def to_hf(values: "Tensor") -> "Tensor":
-        return op.kernel.to_hf(values, TORCH_FLOATS.get(spec.dtype, spec.dtype))
+        return kernel.to_hf(values, TORCH_FLOATS.get(spec.dtype, spec.dtype))
 
     for index in range(prod(op.moves.fold)):
         band = (index * height, (index + 1) * height)
@@ -98,7 +100,8 @@ def _needed(
     for at, block in placed(op.moves.outputs[output]):
         if block.input == ZERO:
             continue
-        height = rows(op.kernel.shape(shapes[block.input][len(op.moves.fold) :]))
+        kernel = op.kernel_of(block.input)
+        height = rows(kernel.shape(shapes[block.input][len(op.moves.fold) :]))
         if op.moves.axis:
             taken = range(*band)
         else:

@@ -1,7 +1,6 @@
 """`mtpconv plan`: both directions proven on headers, and what the work would take."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from mtpconv.convert.execute import BLOCK, BUFFER, THREADS
@@ -11,17 +10,20 @@ from mtpconv.convert.parts import largest_matrix
 from mtpconv.convert.prepare import (
     HfPlan,
     Way,
+    drawn,
     mtp_summary,
     plan_findings,
     plan_hf,
     prepare,
     subject,
 )
+from mtpconv.convert.source import Source
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.mappings.config import with_changes
+from mtpconv.mappings.hybrid import is_hybrid
 from mtpconv.mappings.layout import lay_out, logical_places, oldest_release
 from mtpconv.mappings.spec import TensorSpec
 
@@ -47,7 +49,7 @@ class BothPlans:
         return THREADS * (BUFFER + 2 * BLOCK + 4 * matrix)
 
 
-def plan_both(source: Path, way: Way, layout: LayerLayout) -> BothPlans:
+def plan_both(source: Source, way: Way, layout: LayerLayout) -> BothPlans:
     """Plan `source` there and, from the keys that would be on disk, back; no payload is read."""
     both = prove_both(open_hf(source), way, layout)
     if both.back is None:
@@ -76,6 +78,7 @@ def prove_both(hf: HfCheckpoint, way: Way, layout: LayerLayout) -> BothPlans:
         padded_vocab=there.prepared.request.padded_vocab,
         carry_copies=there.prepared.request.carry_copies,
         mcore=oldest_release(places),
+        hybrid=is_hybrid(places),
     )
     carried = frozenset(row.hf for row in there.plan.carried)
     back = plan_mcore_to_hf(prepared.rows, places, kept, carried)
@@ -108,6 +111,7 @@ def plan_report(both: BothPlans) -> Report:
         tuple(facts),
         "" if found else "Headers only: shared copies and bytes are checked by the conversion.",
         status_counts(both.findings),
+        drawn(both.there.prepared, both.there.hf.tensors, both.findings),
         document=_document(both),
     )
 

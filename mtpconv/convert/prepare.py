@@ -1,6 +1,6 @@
 """What comes before any conversion: the family, its MTP layers, the rules and the plan."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -9,10 +9,15 @@ from typing import Any
 from mtpconv.convert.fold_hf import Dtype, fold_hf, folded_config, odd_copies
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.values import Where, difference, same_bytes
+from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.groups import hf_group
 from mtpconv.inventory.mtp_findings import contradiction, copies
+from mtpconv.inventory.parts import drawn_groups
 from mtpconv.inventory.plan import Plan, plan_hf_to_mcore
-from mtpconv.mappings.config import flat
+from mtpconv.mappings.config import flat, rope
+from mtpconv.mappings.hybrid import SINCE as HYBRID_SINCE
+from mtpconv.mappings.hybrid import as_hybrid, hybrid_args
 from mtpconv.mappings.mtp import MtpCount
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
@@ -43,6 +48,8 @@ class Prepared:
     dropped: frozenset[str]
     config_changes: dict[str, Any]
     findings: tuple[Finding, ...]
+    args: Mapping[str, Any]
+    hybrid: bool
 
 
 def prepare(
@@ -54,18 +61,26 @@ def prepare(
     padded_vocab: int | None = None,
     carry_copies: frozenset[str] = frozenset(),
     mcore: tuple[int, int] = NEWEST,
+    hybrid: bool = False,
 ) -> Prepared:
     """Expand the family of `config` for the HF tensors `observed` (`side` names their origin).
 
+    `hybrid` asks for the names of megatron-core's HybridModel instead of GPTModel's.
     With `no_mtp` the MTP tensors become ignored rows and the config's count is to be set to 0.
     Raises ConfigError for an unknown family or a config that lacks what the mapping needs.
     """
-    family, config = family_of(config), flat(config)
+    family = family_of(config)
+    config = family.complete(config)
     count = family.count_mtp(config, observed)
     findings = list(runnable(family, mcore)) if side == "config.json" else []
     mtp_layers = 0 if no_mtp else count.expected
     request = Request(config, observed, mtp_layers, padded_vocab, carry_copies, mcore)
     rows = family.rules(request)
+    args = family.megatron_args(config, mtp_layers)  # contradictions show before a byte is written
+    if hybrid and (hybrid_rows := as_hybrid(rows)) is not rows:
+        rows = hybrid_rows
+        args = {**args, **hybrid_args(rows, mtp_layers)}
+        findings += bare_attention(rows) if side == "config.json" else []
     dropped: list[str] = []
     changes: dict[str, Any] = {}
     if family.mtp is not None:
@@ -83,7 +98,33 @@ def prepare(
         else:
             findings += contradiction(count, family.mtp.key, side)
             findings += copies(family.mtp.prefixes(config, count.stored), observed)
-    return Prepared(family, count, request, rows, frozenset(dropped), changes, tuple(findings))
+    findings += ties(rows, observed)
+    return Prepared(
+        family, count, request, rows, frozenset(dropped), changes, tuple(findings), args, hybrid
+    )
+
+
+def ties(rows: Iterable[Row], observed: Mapping[str, TensorSpec]) -> Iterator[Finding]:
+    """How the head is stored: on its own, as a copy of the embedding, or not at all."""
+    rules = [row for row in rows if isinstance(row, Rule)]
+    own = [rule for rule in rules if "output_layer.weight" in rule.mcore]
+    if own:
+        if own[0].hf[0] not in observed:
+            yield Finding(
+                "tie/contradiction", "error",
+                f"config.json: the head is not tied, and no {own[0].hf[0]} is stored",
+                hint="set tie_word_embeddings if the model is tied; else the head was lost",
+            )  # fmt: skip
+        return
+    for rule in rules:
+        if rule.mcore != ("embedding.word_embeddings.weight",):
+            continue
+        if HEAD in rule.copies:
+            message = f"{HEAD} is stored under a name of its own, a copy of {rule.hf[0]} by the tie"
+            yield Finding("tie/alias", "info", message, name=HEAD, counterpart=rule.hf[0])
+        else:
+            message = f"the head is tied to {rule.hf[0]}; none is stored, and none comes back"
+            yield Finding("tie/omitted", "info", message, name=HEAD)
 
 
 def runnable(family: Family, mcore: tuple[int, int]) -> Iterator[Finding]:
@@ -97,6 +138,30 @@ def runnable(family: Family, mcore: tuple[int, int]) -> Iterator[Finding]:
         yield Finding("target/needs-newer", "warning", message)
     if family.note:
         yield Finding("target/note", "info", family.note)
+
+
+def bare_attention(rows: Iterable[Row]) -> Iterator[Finding]:
+    """A warning for a model whose q and k norms the released HybridModel does not build."""
+    names = (name for row in rows if isinstance(row, Rule) for name in row.mcore)
+    if any(name.endswith(".q_layernorm.weight") for name in names):
+        message = (
+            "megatron-core's hybrid stack builds attention without norms on q and k, which this"
+            " model has: a job must give its attention_layer a q_layernorm and a k_layernorm"
+        )
+        yield Finding("target/no-model", "warning", message)
+
+
+ROPE_TYPES = ("default", "llama3", "yarn", "deepseek_yarn")
+"""What megatron-core has of the kinds of RoPE that transformers names."""
+
+
+def rope_type(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """What a training job must know of a RoPE that megatron-core does not have."""
+    settings = rope(flat(config))
+    kind = settings.get("full_attention", settings).get("rope_type", "default")
+    if kind not in ROPE_TYPES:
+        message = f"megatron-core has no {kind!r} RoPE: a job will place tokens otherwise"
+        yield Finding("target/rope", "warning", message)
 
 
 def mtp_names(
@@ -128,7 +193,7 @@ class Way:
     """What a user may ask of the way to Megatron, as far as it shapes the plan.
 
     `target_mcore` None means the megatron-core that is installed; `dtype` is what quantised weights
-    are read as.
+    are read as; `hybrid` asks for its HybridModel, where the family's own model is GPTModel.
     """
 
     pad_multiple: int | None = None
@@ -136,6 +201,21 @@ class Way:
     carry_copies: bool = False
     target_mcore: tuple[int, int] | None = None
     dtype: Dtype = "bfloat16"
+    hybrid: bool = False
+
+
+def _release(way: Way) -> tuple[int, int]:
+    """The megatron-core that is written for. Raises ConfigError if it has no HybridModel."""
+    release = way.target_mcore or installed_mcore()
+    if not way.hybrid or release >= HYBRID_SINCE:
+        return release
+    if way.target_mcore is None:
+        return HYBRID_SINCE
+    raise ConfigError(
+        "target/too-old",
+        f"HybridModel has MTP layers from megatron-core 0.19 on, not in {release[0]}.{release[1]}",
+        "--target-mcore 0.19",
+    )
 
 
 def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan:
@@ -145,7 +225,7 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
     """
     hf = fold_hf(hf, way.dtype)
     pad_multiple, padded = way.pad_multiple, None
-    vocab = flat(hf.config).get("vocab_size")
+    vocab = family_of(hf.config).complete(hf.config).get("vocab_size")
     if pad_multiple and isinstance(vocab, int):
         padded = -(-vocab // pad_multiple) * pad_multiple
     expand = partial(
@@ -155,7 +235,8 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
         side="config.json",
         no_mtp=way.no_mtp,
         padded_vocab=padded,
-        mcore=way.target_mcore or installed_mcore(),
+        mcore=_release(way),
+        hybrid=way.hybrid,
     )
     prepared = expand()
     odd = odd_copies(prepared.rows, hf.quantised)
@@ -176,7 +257,14 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
     prepared = replace(prepared, config_changes=changes)
     plan = plan_hf_to_mcore(prepared.rows, hf.tensors)
     notes = [_odd_copy(name, original) for name, original in odd]
-    findings = (*hf.findings, *prepared.findings, *notes, *unequal, *plan_findings(plan))
+    findings = (
+        *hf.findings,
+        *prepared.findings,
+        *rope_type(hf.config),
+        *notes,
+        *unequal,
+        *plan_findings(plan),
+    )
     return HfPlan(hf, prepared, plan, (*findings, *mtp_summary(prepared, plan, findings)))
 
 
@@ -280,13 +368,15 @@ def plan_findings(plan: Plan) -> list[Finding]:
 
 
 def mtp_summary(prepared: Prepared, plan: Plan, findings: tuple[Finding, ...]) -> list[Finding]:
-    """One `mtp/*` finding for all MTP tensors that are missing or have no rule."""
-    if any(f.id.startswith("mtp/") and f.severity == "error" for f in findings):
-        return []
+    """One `mtp/*` finding for all MTP tensors that are missing or have no rule.
+
+    Layers that were found lost already are not told again.
+    """
+    told = any(f.id.startswith("mtp/") and f.severity == "error" for f in findings)
     missing = sum(1 for name in plan.missing if _of_mtp(prepared, plan, name))
     unmapped = sum(1 for name in plan.unmapped if _of_mtp(prepared, plan, name))
     found = []
-    if missing:
+    if missing and not told:
         message = f"{missing:,} tensors of the MTP layers are missing"
         found.append(Finding("mtp/missing", "error", message))
     if unmapped:
@@ -300,7 +390,15 @@ def _of_mtp(prepared: Prepared, plan: Plan, name: str) -> bool:
     mtp = prepared.family.mtp
     if plan.direction == "hf -> mcore" and mtp is not None:
         return mtp.depth(prepared.request.config, name) is not None
-    return name.startswith(("mtp.", "language_model.mtp."))
+    return ".mtp." in f".{name}"
+
+
+def drawn(
+    prepared: Prepared, tensors: Mapping[str, TensorSpec], findings: Iterable[Finding]
+) -> dict[str, Any]:
+    """A report's `extra` that shows HF `tensors` as an inventory with the findings marked."""
+    group = hf_group(prepared.family, prepared.request.config)
+    return {"inventory": {"groups": drawn_groups(tensors, group, findings)}}
 
 
 def subject(prepared: Prepared) -> str:
@@ -308,7 +406,7 @@ def subject(prepared: Prepared) -> str:
     config = prepared.request.config
     architectures = config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
-    layers = config.get("num_hidden_layers")
+    layers = config.get("num_layers", config.get("num_hidden_layers"))
     mtp = prepared.request.mtp_layers
     return f"{name or prepared.family.model_type}  {layers} layers" + (
         f" + {mtp} MTP" if mtp else ""

@@ -1,6 +1,7 @@
 """Output folders appear whole or not at all: written beside the target, then renamed."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,15 @@ from mtpconv.convert.hf import is_hf
 from mtpconv.convert.mcore import is_mcore
 from mtpconv.errors import OutputError
 
+_LEFT_OVER = re.compile(r"\..+\.mtpconv-\d+")
+"""What `staging` calls its folder: one that a killed run left is no reason to refuse the next."""
+
 
 def require_free(target: Path, *, force: bool) -> None:
     """Raise OutputError if `target` exists and holds something, unless `force`."""
     if target.is_symlink() or target.is_file():
         raise OutputError("output/exists", f"{target}: there is a file of that name")
-    if not target.is_dir() or not any(target.iterdir()):
+    if not target.is_dir() or all(_LEFT_OVER.fullmatch(path.name) for path in target.iterdir()):
         return
     if not force:
         raise OutputError("output/exists", f"{target}: exists already", "--force replaces it")

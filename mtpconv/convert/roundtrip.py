@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from mtpconv.convert.hf2mcore import plan_facts as hf_facts
 from mtpconv.convert.mcore2hf import McorePlan, hf_files, plan_mcore
 from mtpconv.convert.mcore2hf import plan_facts as mcore_facts
 from mtpconv.convert.memory import in_memory
-from mtpconv.convert.prepare import HfPlan, Way, plan_hf, subject
+from mtpconv.convert.prepare import HfPlan, Way, drawn, plan_hf, subject
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.publish import publish, require_apart, require_free, require_room, staging
 from mtpconv.convert.write_hf import write_sidecars
@@ -37,7 +37,10 @@ from mtpconv.inventory.report import Check, Report, status_counts
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """What a user may ask. `check` compares every byte; `keep` is where both results stay."""
+    """What a user may ask. `check` compares every byte; `keep` is where both results stay.
+
+    `further` is a check of the source against the torch_dist side while that is there.
+    """
 
     check: bool = False
     keep: Path | None = None
@@ -45,6 +48,7 @@ class RoundTrip:
     in_memory: bool = False
     layer_layout: LayerLayout = "auto"
     way: Way = field(default_factory=Way)
+    further: Callable[[Path, Path], Report] | None = None
 
 
 def roundtrip(source: Path, options: RoundTrip, progress: Progress = silent) -> Report:
@@ -61,7 +65,10 @@ def roundtrip(source: Path, options: RoundTrip, progress: Progress = silent) -> 
     try:
         with _work_folder(hf, planned, options) as work:
             release = to_mcore(work, planned, options, progress)
-            return back_and_compare(planned, release, work / "hf", options, progress)
+            report = back_and_compare(planned, release, work / "hf", options, progress)
+            if options.further is None or report.verdict != "pass":
+                return report
+            return report.with_further(options.further(source, release))
     except Narrowed as error:
         return narrowed("roundtrip", planned, error)
 
@@ -148,7 +155,10 @@ def back_and_compare(
 
 def _new(planned: HfPlan, back: McorePlan) -> list[Finding]:
     """The way back's findings that the way there has not told already."""
-    return [finding for finding in back.findings if finding not in planned.findings]
+    told = {(f.id, f.severity, f.name, f.expected, f.actual) for f in planned.findings}
+    return [
+        f for f in back.findings if (f.id, f.severity, f.name, f.expected, f.actual) not in told
+    ]
 
 
 def _report(
@@ -195,7 +205,8 @@ def _report(
         tuple(facts),
         step,
         status_counts(found) | {"equal": comparison.compared - _changed(found)},
-        {"plans": {"hf_to_mcore": _counts(planned), "mcore_to_hf": _back_counts(back)}},
+        drawn(planned.prepared, planned.hf.tensors, found)
+        | {"plans": {"hf_to_mcore": _counts(planned), "mcore_to_hf": _back_counts(back)}},
     )
 
 
@@ -239,4 +250,5 @@ def _in_memory_report(planned: HfPlan, progress: Progress) -> Report:
         (*hf_facts(planned), ("mtp", mtp_text(planned, planned.prepared.request.mtp_layers))),
         "No file was written, so the torch_dist format itself is not proven: roundtrip --check is.",
         status_counts(found) | {"equal": comparison.compared - len(lost)},
+        drawn(planned.prepared, planned.hf.tensors, found),
     )

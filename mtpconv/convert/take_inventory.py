@@ -5,16 +5,20 @@ from pathlib import Path
 from mtpconv.convert.hf import is_hf, open_hf, read_config, require_folder
 from mtpconv.convert.manifest import SIDECARS
 from mtpconv.convert.mcore import is_mcore, open_mcore
+from mtpconv.convert.source import HubRef, Source
 from mtpconv.errors import FormatError
 from mtpconv.inventory.groups import grouped, hf_group, mcore_group
 from mtpconv.inventory.inventory import Inventory
+from mtpconv.inventory.parts import drawn_groups
 from mtpconv.mappings.config import flat
 from mtpconv.mappings.registry import FAMILIES
 
 
-def take_inventory(path: Path) -> Inventory:
+def take_inventory(path: Source) -> Inventory:
     """Read the headers of an HF or Megatron checkpoint. Raises FormatError for anything else."""
-    return _hf(path) if is_hf_folder(path) else _mcore(path)
+    if isinstance(path, HubRef) or is_hf_folder(path):
+        return _hf(path)
+    return _mcore(path)
 
 
 def is_hf_folder(path: Path) -> bool:
@@ -35,7 +39,7 @@ def is_hf_folder(path: Path) -> bool:
     )
 
 
-def _hf(path: Path) -> Inventory:
+def _hf(path: Source) -> Inventory:
     hf = open_hf(path)
     model_type = hf.config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
@@ -43,16 +47,18 @@ def _hf(path: Path) -> Inventory:
     if family is not None:
         count = family.count_mtp(hf.config, hf.tensors)
         declared, stored = count.declared, count.stored
+    group = hf_group(family, flat(hf.config))
     return Inventory(
         str(path),
         "hf",
         model_type if isinstance(model_type, str) else None,
         hf.tensors,
-        grouped(hf.tensors, hf_group(family, flat(hf.config))),
+        grouped(hf.tensors, group),
         declared,
         stored,
         tuple(f"{finding.severity}: {finding.message}" for finding in hf.findings),
         findings=hf.findings,
+        drawn=tuple(drawn_groups(hf.tensors, group, hf.findings)),
     )
 
 
@@ -75,4 +81,5 @@ def _mcore(path: Path) -> Inventory:
         stored,
         (f"{len(checkpoint.places):,} logical tensors (one per layer and expert)",),
         checkpoint.skipped,
+        drawn=tuple(drawn_groups(checkpoint.tensors, mcore_group, ())),
     )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -94,8 +95,9 @@ def index_bytes(layout: HfLayout, source: Path) -> bytes:
     metadata = {**(layout.index or {}), "total_size": total}
     if source.is_file():
         text = source.read_bytes()
-        index = json.loads(text)
-        if index.get("metadata") == metadata and index.get("weight_map") == weight_map:
-            return text
+        with suppress(ValueError, AttributeError, RecursionError):  # a damaged one is made anew
+            old = json.loads(text)
+            if old.get("metadata") == metadata and old.get("weight_map") == weight_map:
+                return text
     index = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
     return (json.dumps(index, indent=2, ensure_ascii=False) + "\n").encode()

@@ -27,12 +27,17 @@ def config_drift(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator
         if one == two and isinstance(one, bool) == isinstance(two, bool):
             continue
         severity: Severity = "error"
-        if one is None or key.partition(".")[0] in _BOOKKEEPING:
+        if one is None or is_bookkeeping(key):
             severity = "info"
         yield Finding(
             "config/drift", severity, f"config.json: {key} is {_text(one)} in A, {_text(two)} in B",
             expected=_text(one), actual=_text(two),
         )  # fmt: skip
+
+
+def is_bookkeeping(key: str) -> bool:
+    """Whether no model is built from this key."""
+    return key.partition(".")[0] in _BOOKKEEPING
 
 
 def _spelled_alike(config: Mapping[str, Any]) -> dict[str, Any]:

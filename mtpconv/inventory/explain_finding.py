@@ -23,7 +23,8 @@ def find_row(id: str) -> Row:
 
 def finding_text(row: Row, width: int = 80) -> str:
     """The row for people."""
-    lines = [f"{row.id}  {_kinds(row)}", ""]
+    head = textwrap.wrap(f"{row.id}  {_kinds(row)}", width, subsequent_indent=_INDENT)
+    lines = [*head, ""]
     for label, text in (("means", row.means), ("costs", row.costs), ("mend", row.mend)):
         first = f"  {label:<7}"
         lines += textwrap.wrap(

@@ -32,6 +32,282 @@ class Row:
 
 _NOTHING = "Nothing; it is said so that you know."
 _ROWS = (
+    # --- chat: template, tokenizer, loss mask ---------------------------------------------------
+    Row(
+        "chat/corrupt", ("stop",),
+        "A tokenizer, config or template file is not what it must be (JSON, UTF-8).",
+        "No engine can load it, so nothing can be checked.",
+        "Fetch the file again.",
+    ),
+    Row(
+        "chat/dangling-header", ("error",),
+        "A finished conversation is rendered with text behind its last answer, often the next "
+        "header.",
+        "Training on it teaches the model to speak on, in the assistant's name.",
+        "Put that part under {% if add_generation_prompt %}.",
+    ),
+    Row(
+        "chat/double-bos", ("error",),
+        "The template writes BOS, and the tokenizer adds another.",
+        "Where rendered text is tokenized with special tokens on, every sample begins with two.",
+        "Tokenize it with add_special_tokens=False, or drop one of the two.",
+    ),
+    Row(
+        "chat/drops-field", ("error", "warning", "info"),
+        "A field of the messages (tool_calls, reasoning_content, tools) is given and not rendered.",
+        "What the data says there is never trained on, and never served.",
+        "Use a template that renders it, or write it into the content.",
+    ),
+    Row(
+        "chat/empty-template", ("error",),
+        "The chat template's file is empty.",
+        "Every conversation renders to nothing.",
+        "Copy the template from the model this one was made of.",
+    ),
+    Row(
+        "chat/eos-mismatch", ("error",),
+        "The files do not agree on the tokens that end a generation.",
+        "Depending on the engine, answers run on or are cut.",
+        "List the stop token in generation_config.json, config.json and tokenizer_config.json.",
+    ),
+    Row(
+        "chat/eos-unknown", ("error",),
+        "A file names an end-of-sequence token that the tokenizer does not have.",
+        "Nothing ever stops a generation there.",
+        "Correct the token or its id.",
+    ),
+    Row(
+        "chat/generation-header", ("error",),
+        "A {% generation %} block marks the header of the answer as well.",
+        "The loss covers tokens that inference gives and the model never writes.",
+        "Open the block behind the header, or make the mask with chat mask.",
+    ),
+    Row(
+        "chat/generation-misplaced", ("error",),
+        "A {% generation %} block stands in a macro, a filter or a set block.",
+        "transformers counts its place from the text put out so far, so the mask covers other "
+        "words.",
+        "Write it in the template's main flow, or make the mask with chat mask.",
+    ),
+    Row(
+        "chat/generation-missed", ("error",),
+        "An assistant turn lies in no {% generation %} block.",
+        "It is not trained on.",
+        "Wrap every branch that writes an answer, or make the mask with chat mask.",
+    ),
+    Row(
+        "chat/generation-stop", ("error",),
+        "A {% generation %} block ends before the stop token.",
+        "The model is never taught to stop.",
+        "Close the block behind the stop token, or make the mask with chat mask.",
+    ),
+    Row(
+        "chat/kwargs", ("stop",),
+        "A --kwargs word is not NAME=VALUE.",
+        "Nothing was rendered.",
+        "Write it as --kwargs enable_thinking=false.",
+    ),
+    Row(
+        "chat/marker-split", ("error",),
+        "A role marker or stop token is one token for one engine, and pieces of text for another.",
+        "Training and serving see other ids for the same text.",
+        "Add it to added_tokens of tokenizer.json as a special token.",
+    ),
+    Row(
+        "chat/mask-refused", ("error",),
+        "A row has no right loss mask, for the reason it gives.",
+        "The row is not in the output; a guessed mask would train the wrong tokens.",
+        "See the reason: other --kwargs, --on-mismatch expand, or other data.",
+    ),
+    Row(
+        "chat/no-default", ("error",),
+        "There are named template variants and no default one.",
+        "apply_chat_template raises unless each call names a variant.",
+        "Save the one to use as chat_template.jinja.",
+    ),
+    Row(
+        "chat/no-generation-block", ("info",),
+        "The template has no {% generation %} blocks.",
+        "transformers' own assistant mask is all zeros; chat mask works without them.",
+        "Nothing to do.",
+    ),
+    Row(
+        "chat/no-jinja2", ("stop",),
+        "jinja2 is not installed.",
+        "Templates cannot be rendered.",
+        "pip install 'mtpconv[chat]'.",
+    ),
+    Row(
+        "chat/no-pyarrow", ("stop",),
+        "pyarrow is not installed.",
+        "An .arrow output cannot be written.",
+        "pip install pyarrow, or name the output .jsonl.",
+    ),
+    Row(
+        "chat/no-sidecars", ("stop",),
+        "The folder has no tokenizer files, and no hf_sidecar folder.",
+        "There is nothing to check; a training job's own checkpoint has none.",
+        "Check the HF folder the job began with.",
+    ),
+    Row(
+        "chat/no-stop", ("warning",),
+        "Nothing ends the last answer of a conversation.",
+        "Training on it teaches no stop; only turns with a message behind them do.",
+        "Append the stop token in training, or put a message behind the answer.",
+    ),
+    Row(
+        "chat/no-template", ("stop",),
+        "There is no default chat template.",
+        "Nothing can be rendered.",
+        "mtpconv chat check says which templates there are.",
+    ),
+    Row(
+        "chat/no-tokenizer", ("warning", "stop"),
+        "There is no tokenizer.json.",
+        "Tokens were not checked; a mask cannot be made.",
+        "Load and save the tokenizer with transformers once, which writes it.",
+    ),
+    Row(
+        "chat/no-tokenizers", ("stop",),
+        "tokenizers is not installed.",
+        "Text cannot be tokenized.",
+        "pip install 'mtpconv[chat]'.",
+    ),
+    Row(
+        "chat/nondeterministic", ("warning",),
+        "The rendered text depends on the day, or on chance.",
+        "What is trained today is not what is served later.",
+        "Give the date as a template variable, or stop it with --now.",
+    ),
+    Row(
+        "chat/now", ("stop",),
+        "--now is not an ISO date.",
+        "Nothing was rendered.",
+        "Write it as --now 2026-01-31.",
+    ),
+    Row(
+        "chat/old-jinja2", ("stop",),
+        "jinja2 is older than 3.1.6.",
+        "Its sandbox has known ways out, and chat templates are untrusted programs.",
+        "pip install -U jinja2.",
+    ),
+    Row(
+        "chat/pad-is-eos", ("warning",),
+        "pad_token and eos_token are one token.",
+        "A collator that masks padding masks every stop token too, and the model never learns "
+        "to stop.",
+        "Give padding a token of its own.",
+    ),
+    Row(
+        "chat/padding-side", ("error", "info"),
+        "padding_side is right, or no side at all.",
+        "Batched generation pads behind the prompt; training does not mind.",
+        "Set padding_side to left for generation.",
+    ),
+    Row(
+        "chat/prefix-mismatch", ("error",),
+        "The training text does not begin with the prompt that inference gives before the answer.",
+        "The model is trained behind a prefix it never sees again.",
+        "Give training and serving the same template variables, or mend the generation prompt.",
+    ),
+    Row(
+        "chat/prefix-short", ("error", "warning"),
+        "The inference prompt stops a newline or space short of where the answer begins.",
+        "A prefix all the same, so the usual test passes; but the model must write it, and a "
+        "mask that starts at the content never teaches that.",
+        "Add it to the add_generation_prompt branch.",
+    ),
+    Row(
+        "chat/rewrites-history", ("warning",),
+        "A later message changes how an earlier one is rendered; most often its thinking is "
+        "stripped.",
+        "A multi-turn sample trains the earlier turns as they were never generated.",
+        "Train one sample per turn: chat mask --on-mismatch expand.",
+    ),
+    Row(
+        "chat/source-drift", ("error",),
+        "Two files hold a default chat template, and they differ.",
+        "transformers and llama.cpp render the same conversation differently.",
+        "Keep one; transformers writes chat_template.jinja only.",
+    ),
+    Row(
+        "chat/special-in-content", ("error", "warning"),
+        "The data holds the text of an added token.",
+        "It becomes that token: a user's message can end its own turn.",
+        "Take it out of the data, or break it with a space.",
+    ),
+    Row(
+        "chat/stop-differs", ("warning",),
+        "The last answer ends with another token than earlier ones.",
+        "In a multi-turn sample the earlier turns teach a stop that serving may not know.",
+        "Train one sample per turn, or list both tokens in generation_config.json.",
+    ),
+    Row(
+        "chat/stop-not-eos", ("error",),
+        "Answers end with a token that no file lists as end of generation.",
+        "Serving runs on behind the answer.",
+        "Add its id to eos_token_id of generation_config.json.",
+    ),
+    Row(
+        "chat/syntax", ("error",),
+        "The template is not valid Jinja.",
+        "Nothing renders.",
+        "Mend the line it names.",
+    ),
+    Row(
+        "chat/template-limit", ("error",),
+        "The template takes too much time, memory or text for one conversation.",
+        "It was stopped: a template is a program, and this one would hang a server.",
+        "Do not use it; ask whoever made it.",
+    ),
+    Row(
+        "chat/template-raises", ("error", "warning"),
+        "The template refuses a conversation.",
+        "Data of this form cannot be trained on or served.",
+        "Use conversations it takes, or another template.",
+    ),
+    Row(
+        "chat/token-id-differs", ("error",),
+        "tokenizer_config.json and tokenizer.json give one token two ids.",
+        "Which one a text becomes depends on the loader.",
+        "Correct added_tokens_decoder.",
+    ),
+    Row(
+        "chat/token-merge", ("error",),
+        "The text prefix holds, but header and answer merge into one token.",
+        "Inference feeds other tokens than training did.",
+        "End the header with an added token, or change how answers begin.",
+    ),
+    Row(
+        "chat/tokenizer-class", ("warning",),
+        "tokenizer_config.json is in a form that transformers before 5 cannot read.",
+        "Older serving and training stacks fail to load the tokenizer.",
+        "PreTrainedTokenizerFast and additional_special_tokens are read everywhere.",
+    ),
+    Row(
+        "chat/tool-arguments", ("info",),
+        "The template takes tool call arguments as JSON text, not as an object.",
+        "Data with objects raises.",
+        "Dump the arguments before rendering.",
+    ),
+    Row(
+        "chat/utf8-bom", ("error",),
+        "The template's file begins with a byte order mark.",
+        "Every rendering begins with that invisible character, and so does every sample.",
+        "Save it as UTF-8 without BOM.",
+    ),
+    Row(
+        "chat/variant-shadowed", ("warning",),
+        "A named template variant is known to one engine and lost to another.",
+        "Tools or documents are rendered by another template than you think.",
+        "Keep variants in additional_chat_templates/ and tokenizer_config.json alike.",
+    ),
+    Row(
+        "chat/vocab-size", ("error",),
+        "The tokenizer has ids beyond the embedding's rows.",
+        "Such a token is an index error, or garbage.",
+        "Resize the embedding, or take the tokenizer the model was trained with.",
+    ),
     # --- config ---------------------------------------------------------------------------------
     Row(
         "config/bad-value", ("stop",),
@@ -44,6 +320,14 @@ _ROWS = (
         "A key of config.json is written otherwise than in the source, because of what was asked.",
         "Nothing; each such key is listed, and every other byte is as it was.",
         "Nothing to mend.",
+    ),
+    Row(
+        "config/contradiction", ("error",),
+        "A key of config.json fixes a size, and the tensors, or Megatron's own arguments, have "
+        "another.",
+        "Whoever loads by the config builds another model than the one that is stored.",
+        "Take config.json from the release the weights began with; if the key was changed on "
+        "purpose, the tensors must follow.",
     ),
     Row(
         "config/corrupt", ("stop",),
@@ -72,7 +356,7 @@ _ROWS = (
         "Add the key with the release's value.",
     ),
     Row(
-        "config/rope-schema", ("stop",),
+        "config/rope-schema", ("error",),
         "rope_theta/rope_scaling and rope_parameters are both there and contradict each other.",
         "Which one is used depends on the version of transformers: one side trains, the other "
         "serves another model.",
@@ -83,6 +367,19 @@ _ROWS = (
         "model_type is no family this package has rules for.",
         "Nothing can be converted or proven.",
         "See `mtpconv families`; adding one takes a table of rows (CONTRIBUTING.md).",
+    ),
+    # --- data -----------------------------------------------------------------------------------
+    Row(
+        "data/missing", ("stop",),
+        "The data file is not there.",
+        "Nothing was read.",
+        "Check the path.",
+    ),
+    Row(
+        "data/row", ("stop",),
+        "A row of the data is not a conversation in JSON.",
+        "Work stopped there, at the row it names.",
+        "Correct the row, or take it out.",
     ),
     # --- diff -----------------------------------------------------------------------------------
     Row(
@@ -155,9 +452,34 @@ _ROWS = (
         "They cannot be read as plain bytes.",
         "Save without storage transforms.",
     ),
+    # --- draft ------------------------------------------------------------------------------------
+    Row(
+        "draft/no-memory", ("info",),
+        "The model does not fit in memory, so no real decode was run.",
+        "The teacher-forced rate is all there is.",
+        "Run it where the memory is, or accept the teacher-forced rate.",
+    ),
+    Row(
+        "draft/no-mtp", ("stop",),
+        "The folder stores no MTP layer.",
+        "There is nothing to draft with: speculative decoding will run at the speed of none.",
+        "mtpconv inventory shows what there is; mtpconv graft restores a lost head.",
+    ),
+    Row(
+        "draft/not-identical", ("error",),
+        "A speculative greedy decode said other tokens than plain greedy decoding.",
+        "Verification or the model is not deterministic; acceptance rates cannot be trusted.",
+        "Run it in float32; if it stays, report it with the checkpoint's config.",
+    ),
+    Row(
+        "draft/vocab", ("stop",),
+        "The smaller model has another vocabulary than the model it drafts for.",
+        "Its tokens mean something else.",
+        "Name a model that shares the tokenizer.",
+    ),
     # --- dtype ----------------------------------------------------------------------------------
     Row(
-        "dtype/narrowed", ("error",),
+        "dtype/narrowed", ("error", "warning"),
         "Values do not survive the dtype they would be written in.",
         "Rounded router biases move tokens to other experts; rounded weights are another model.",
         "Keep the wider dtype: give a --like whose header says so.",
@@ -248,7 +570,7 @@ _ROWS = (
         "A tensor could not be read.",
         "Check the disk or the network file system, then run again.",
     ),
-    # --- fp8: quantised weights -----------------------------------------------------------------
+    # --- fp8 --------------------------------------------------------------------------------------
     Row(
         "fp8/config-mismatch", ("error",),
         "quantization_config and the stored weights disagree: plain weights where it says"
@@ -281,12 +603,162 @@ _ROWS = (
         "It cannot be known which values it scales.",
         "Take weight and scale from one release; check weight_block_size in config.json.",
     ),
+    # --- gate -------------------------------------------------------------------------------------
+    Row(
+        "gate/allow-unused", ("info",),
+        "A finding that --allow or the policy accepts did not occur.",
+        "Nothing; but a stale entry will one day accept what it was not meant for.",
+        "Remove the entry.",
+    ),
+    Row(
+        "gate/bad-policy", ("stop",),
+        "mtpconv.toml, or [tool.mtpconv] in pyproject.toml, has an unknown key or a wrong value.",
+        "The gate would look at something else than the project meant.",
+        "Correct the key; the error names the known ones.",
+    ),
+    Row(
+        "gate/engine-cast", ("error",),
+        "A wide MTP weight lies where the engine builds a quantised layer, for the "
+        "quantization_config does not exclude that module by its whole name.",
+        "vLLM casts it and never fills its scale, so drafts are noise and half the speed is lost "
+        "without a word; SGLang stops.",
+        "List the module's whole name in modules_to_not_convert (a layer's bare prefix excludes "
+        "nothing), or quantise it.",
+    ),
+    Row(
+        "gate/engine-copies", ("info",),
+        "An MTP layer has no embedding of its own, and the engine's last pipeline stage has none "
+        "to share.",
+        "Nothing without pipeline parallelism.",
+        "Serve without pipeline parallelism, or export with the copies.",
+    ),
+    Row(
+        "gate/engine-ignores-shard", ("error",),
+        "A file on disk that the engine will not open: no index entry names it, or another file "
+        "goes before it.",
+        "Its tensors stay uninitialised in the engine, mostly without a word.",
+        "`mtpconv reindex` lists every shard; move a stray consolidated file away.",
+    ),
+    Row(
+        "gate/engine-key", ("error",),
+        "The config key that announces MTP is absent where the engine needs it, or has a value it "
+        "refuses.",
+        "The engine stops when MTP is asked for, or leaves it off without a word.",
+        "Set the key to the number of MTP layers stored (1 where the engine takes no other).",
+    ),
+    Row(
+        "gate/engine-layers", ("error", "warning"),
+        "The engine runs another number of MTP layers than are stored.",
+        "Layers that it does not run are dead weight; layers that overwrite each other draft "
+        "badly.",
+        "Set the config key to the number stored, or export the layers the engine runs.",
+    ),
+    Row(
+        "gate/engine-missing", ("error",),
+        "A tensor that the engine's MTP loader needs is not in any file it opens.",
+        "Most loaders say nothing and keep whatever the memory held: the engine runs, no draft is "
+        "accepted, half the speed is lost.",
+        "Restore the tensor from the release: `mtpconv graft`, or export again with --like.",
+    ),
+    Row(
+        "gate/engine-unknown", ("stop",),
+        "What the engine asks of this model type's MTP layers is not known to this package.",
+        "The check that was asked for cannot be made.",
+        "Leave --for out, or accept it by name: the other checks hold all the same.",
+    ),
+    Row(
+        "gate/engine-unread", ("error", "warning"),
+        "A tensor of an MTP layer that the engine has no parameter for.",
+        "It is skipped without a word, or stops the loader; often it is a misnamed tensor that is "
+        "missing elsewhere.",
+        "Compare its name with the release's.",
+    ),
+    Row(
+        "gate/engine-unsupported", ("error",),
+        "The engine has no MTP loader for this model type.",
+        "It serves the model without drafting.",
+        "Serve with the other engine, or without MTP.",
+    ),
+    Row(
+        "gate/unknown-id", ("stop",),
+        "--allow or the policy names a finding that does not exist.",
+        "The finding that was meant would not be accepted.",
+        "Correct the id; `mtpconv explain-finding` knows them all.",
+    ),
+    # --- graft ----------------------------------------------------------------------------------
+    Row(
+        "graft/nothing", ("stop",),
+        "There is nothing to graft: the base has no MTP layers, or none is lacking.",
+        "Nothing was written.",
+        "Check both paths with `mtpconv inventory`.",
+    ),
+    Row(
+        "graft/other-model", ("stop",),
+        "The base is another model, or quantised in another way.",
+        "Its MTP layers would not fit.",
+        "Give the base that training began with.",
+    ),
+    Row(
+        "graft/shard-exists", ("stop",),
+        "The shard that a graft writes (mtp.safetensors) is there already.",
+        "Nothing was written.",
+        "Remove it or rename it, `mtpconv reindex`, and graft again.",
+    ),
+    # --- hub ------------------------------------------------------------------------------------
+    Row(
+        "hub/gated", ("stop",),
+        "The repository is gated or private, and the hub refuses the token it was given.",
+        "Nothing was checked.",
+        "Accept the terms on the repository's page and run `hf auth login`.",
+    ),
+    Row(
+        "hub/no-checkpoint", ("stop",),
+        "The repository holds no config.json.",
+        "Nothing was checked.",
+        "Name a repository of safetensors weights.",
+    ),
+    Row(
+        "hub/no-range", ("stop",),
+        "The server sends whole files where a part was asked for.",
+        "Headers alone cannot be read; all weights would have to come.",
+        "Download the checkpoint with `hf download` and name its folder.",
+    ),
+    Row(
+        "hub/not-found", ("stop",),
+        "No folder of that name is here, and the hub knows no such repository or revision.",
+        "Nothing was checked.",
+        "Check the name and what follows the @; a private one needs `hf auth login`.",
+    ),
+    Row(
+        "hub/not-installed", ("stop",),
+        "A hub reference was given, and huggingface_hub is not installed.",
+        "Nothing was checked.",
+        "pip install 'mtpconv[hub]'.",
+    ),
+    Row(
+        "hub/unreachable", ("stop",),
+        "The hub did not answer, answered with an error, or its answers ended early, three times.",
+        "Nothing was checked.",
+        "Try again later, check the network, or name a local folder.",
+    ),
+    Row(
+        "hub/weights", ("stop",),
+        "The command reads weights, and of a hub repository only headers are read.",
+        "Nothing was checked.",
+        "Download the checkpoint with `hf download` and name its folder.",
+    ),
     # --- index ----------------------------------------------------------------------------------
     Row(
         "index/corrupt", ("stop",),
         "model.safetensors.index.json is no safetensors index.",
         "No loader can find the shards.",
         "Fetch it again, or rebuild it: `mtpconv reindex HF_DIR`.",
+    ),
+    Row(
+        "index/dropped", ("warning",),
+        "The old index named a tensor that no shard holds; the rebuilt one does not.",
+        "The tensor is lost here.",
+        "Take it from the release.",
     ),
     Row(
         "index/duplicate", ("stop",),
@@ -474,7 +946,7 @@ _ROWS = (
         "Nothing to do: both are read.",
     ),
     Row(
-        "mtp/alias-conflict", ("stop",),
+        "mtp/alias-conflict", ("error",),
         "An MTP tensor is stored under both of its names.",
         "Which one is the trained one is unclear.",
         "Remove the stale one.",
@@ -566,6 +1038,109 @@ _ROWS = (
         "Nothing was read: reports are checked before the work begins.",
         "End it in .json, .xml, .html, .md or .txt, and make its folder first.",
     ),
+    Row(
+        "output/unwritable", ("stop",),
+        "The output, or its partial file, cannot be written.",
+        "Nothing was written.",
+        "Name an output in a folder you may write to.",
+    ),
+    # --- parity -----------------------------------------------------------------------------------
+    Row(
+        "parity/experts-unreached", ("warning",),
+        "Some experts got no token from the texts that were run.",
+        "A fault in one of those experts would not show in the forward.",
+        "Give more and other text with --data; random tokens reach most.",
+    ),
+    Row(
+        "parity/head", ("error",),
+        "Both sides get the same hidden states, and the output head makes other logits of them.",
+        "Every next-token probability is off.",
+        "mtpconv explain HF_DIR output_layer.weight; a tied model must be tied on both sides.",
+    ),
+    Row(
+        "parity/logits", ("error",),
+        "Every part agrees on the same states, but the logits of a whole forward do not.",
+        "Small errors add up through the layers; the model served is not quite the one trained.",
+        "Look for the part with the largest own error in the JSON report.",
+    ),
+    Row(
+        "parity/missing", ("stop",),
+        "A part of the model asks for weights that one of the two checkpoints lacks.",
+        "It cannot be run, so nothing is known of it.",
+        "mtpconv plan and inventory show what is there; check the release it was written for.",
+    ),
+    Row(
+        "parity/mtp", ("error",),
+        "An MTP layer, or its logits, computes something else in megatron-core than in the "
+        "reference.",
+        "Drafts are rejected: speculative decoding runs at the speed of none, and nothing "
+        "fails.",
+        "Look at that layer's rules (mtpconv explain) and its config; exchanged halves of "
+        "eh_proj and enorm for hnorm are the usual suspects.",
+    ),
+    Row(
+        "parity/no-mtp", ("info",),
+        "The model has no MTP layer that was run.",
+        _NOTHING,
+        "None needed; --no-mtp leaves them out on purpose.",
+    ),
+    Row(
+        "parity/no-mtp-reference", ("stop",),
+        "There is no reference of this family's MTP layers on the HuggingFace side.",
+        "Its MTP head cannot be compared.",
+        "--no-mtp checks the trunk alone.",
+    ),
+    Row(
+        "parity/not-installed", ("stop",),
+        "transformers or megatron-core cannot be imported.",
+        "Without both there is nothing to compare.",
+        "Install the extra: pip install 'mtpconv[parity]'.",
+    ),
+    Row(
+        "parity/not-possible", ("stop",),
+        "One of the two libraries failed while it built or ran the model.",
+        "There is no verdict.",
+        "--debug shows where; a newer release of that library may know the model.",
+    ),
+    Row(
+        "parity/prompts", ("stop",),
+        "The tokens to run cannot be made: a file or the tokenizer cannot be read, or a token "
+        "is out of range.",
+        "Nothing was run.",
+        "Give --data a text file, or JSON lines with text or input_ids.",
+    ),
+    Row(
+        "parity/shape", ("stop",),
+        "A stored tensor has another shape than the parameter megatron-core builds.",
+        "A training job would refuse the checkpoint.",
+        "Check the arguments the checkpoint was saved with against config.json.",
+    ),
+    Row(
+        "parity/too-old", ("stop",),
+        "The installed megatron-core lacks an argument that the model needs, or refuses one.",
+        "The model cannot be built as it would be trained.",
+        "mtpconv families says which release is needed.",
+    ),
+    Row(
+        "parity/trunk", ("error",),
+        "The embedding, a decoder layer or the final norm computes something else in "
+        "megatron-core than in transformers, given the same states.",
+        "The model that trains is not the model that was released.",
+        "Look at the named part's rules (mtpconv explain) and at the arguments of the "
+        "Megatron side: RoPE, epsilon, router.",
+    ),
+    Row(
+        "parity/unexpected", ("stop",),
+        "transformers has no place for a tensor, or wants it in another shape.",
+        "Its side of the comparison cannot be built.",
+        "Install a transformers that knows this release.",
+    ),
+    Row(
+        "parity/unsupported", ("stop",),
+        "transformers has no causal LM for this model_type.",
+        "There is nothing to compare with.",
+        "Install a transformers that has it; roundtrip --check proves the bytes all the same.",
+    ),
     # --- quant ----------------------------------------------------------------------------------
     Row(
         "quant/unsupported", ("stop",),
@@ -585,6 +1160,12 @@ _ROWS = (
         "A pickle in the checkpoint names a class that no checkpoint needs.",
         "Loading it with torch could run code; here it was not executed.",
         "Do not load this file; ask whoever made it.",
+    ),
+    Row(
+        "sec/template", ("error",),
+        "The template reaches for Python's internals.",
+        "Jinja's sandbox stopped it; without one it could run code.",
+        "Do not use this template; ask whoever made it.",
     ),
     # --- sidecar --------------------------------------------------------------------------------
     Row(
@@ -617,12 +1198,25 @@ _ROWS = (
         _NOTHING,
         "Nothing to do.",
     ),
+    # --- strip ----------------------------------------------------------------------------------
+    Row(
+        "strip/nothing", ("stop",),
+        "The checkpoint holds no MTP tensors.",
+        "Nothing was written.",
+        "Check the path.",
+    ),
     # --- target ---------------------------------------------------------------------------------
     Row(
         "target/needs-newer", ("warning",),
         "Names and shapes are known, but megatron-core of that release cannot build this model.",
         "A job on that release cannot load the checkpoint; one on the named release can.",
         "Train with the megatron-core that the message names.",
+    ),
+    Row(
+        "target/no-hybrid", ("stop",),
+        "HybridModel was asked for, and it has no module for one of the model's tensors.",
+        "The tensor would have no home, so nothing is written.",
+        "Write for GPTModel: --mcore-model gpt.",
     ),
     Row(
         "target/no-model", ("warning",),
@@ -638,6 +1232,12 @@ _ROWS = (
         "Set the job up as the message says.",
     ),
     Row(
+        "target/rope", ("warning",),
+        "The config stretches RoPE in a way that megatron-core does not have.",
+        "The weights are exact, but a training job places tokens otherwise than the release does.",
+        "Train within the original context length, or with code that has this kind of RoPE.",
+    ),
+    Row(
         "target/too-new", ("stop",),
         "megatron-core of that release builds this model with parameters that no release has.",
         "Nothing was written.",
@@ -651,19 +1251,68 @@ _ROWS = (
     ),
     # --- tie ------------------------------------------------------------------------------------
     Row(
+        "tie/alias", ("info",),
+        "A tied head is stored under a name of its own too.",
+        _NOTHING,
+        "Nothing to do: it is compared bit for bit, and both names come back.",
+    ),
+    Row(
         "tie/contradiction", ("error",),
         "tie_word_embeddings and the stored head contradict each other.",
         "Half of the programs use the head, half the embedding: two different models.",
         "Set the flag that the weights speak for, or remove the head.",
     ),
+    Row(
+        "tie/omitted", ("info",),
+        "The head is tied to the embedding and not stored.",
+        _NOTHING,
+        "Nothing to do: none comes back.",
+    ),
     # --- usage ----------------------------------------------------------------------------------
+    Row(
+        "usage/device", ("stop",),
+        "A device was asked for that is not there.",
+        "Nothing was run.",
+        "Use --device cpu.",
+    ),
+    Row(
+        "usage/graft", ("stop",),
+        "graft was not told what to graft.",
+        "Nothing was written.",
+        "Give --mtp.",
+    ),
+    Row(
+        "usage/layers", ("stop",),
+        "--layers names a part the model does not have.",
+        "Nothing was run.",
+        "Layers are counted from 0; mtp means every MTP layer.",
+    ),
     Row(
         "usage/one-checkpoint", ("stop",),
         "The command needs a second checkpoint, or a base.",
         "Nothing was compared.",
         "Name it, or give --base DIR.",
     ),
+    Row(
+        "usage/output", ("stop",),
+        "A repair was told neither or both of a new folder and --in-place.",
+        "Nothing was written.",
+        "Name a new folder, or give --in-place.",
+    ),
+    Row(
+        "usage/parity", ("stop",),
+        "--parity was asked for together with an option that writes no checkpoint.",
+        "Nothing was run.",
+        "Drop one of the two options.",
+    ),
     # --- vocab ----------------------------------------------------------------------------------
+    Row(
+        "vocab/mismatch", ("error",),
+        "Embedding rows, config.json and tokenizer do not agree on the size of the vocabulary.",
+        "A token beyond the embedding reads past its end, or stops the engine, when it first "
+        "occurs.",
+        "Resize the embedding with the tokenizer, or take both from one release.",
+    ),
     Row(
         "vocab/pad", ("info",),
         "The vocabulary was padded with zero rows for tensor parallelism.",
@@ -675,6 +1324,12 @@ _ROWS = (
         "Padding rows of the vocabulary are trimmed to the config's vocab_size.",
         _NOTHING,
         "Nothing to do.",
+    ),
+    Row(
+        "vocab/unreadable", ("stop",),
+        "tokenizer.json is not a tokenizer.",
+        "Whether its ids fit the embedding cannot be told.",
+        "Fetch the file again.",
     ),
 )  # fmt: skip
 

@@ -15,7 +15,10 @@ from mtpconv.mappings.spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """One checkpoint. `declared` is the config's or the args' MTP count (None: no such key)."""
+    """One checkpoint. `declared` is the config's or the args' MTP count (None: no such key).
+
+    `drawn` are the groups with their parts, as `drawn_groups` gives them.
+    """
 
     path: str
     format: str
@@ -27,6 +30,7 @@ class Inventory:
     notes: tuple[str, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    drawn: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def mtp_tensors(self) -> int:
@@ -48,6 +52,7 @@ def inventory_report(inventory: Inventory, *, listed: bool) -> Report:
         f"{len(inventory.tensors):,} tensors in {inventory.format} format",
         inventory.findings,
         facts=(("path", inventory.path), ("mtp", _mtp_text(inventory))),
+        extra={"inventory": {"groups": list(inventory.drawn)}},
         document=_document(inventory, listed=listed),
         text=inventory_text(inventory, listed=listed),
     )

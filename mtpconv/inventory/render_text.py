@@ -22,7 +22,10 @@ def report_text(report: Report, *, strict: bool, width: int = WIDTH) -> str:
     if report.facts:
         lines.append("")
         wide = max(len(label) for label, _ in report.facts)
-        lines += [f"  {label:<{wide}}  {visible(text)}" for label, text in report.facts]
+        for label, text in report.facts:
+            first, *rest = _wrapped(visible(text), width - wide - 4, "") or [""]
+            lines.append(f"  {label:<{wide}}  {first}".rstrip())
+            lines += [" " * (wide + 4) + line for line in rest]
     for block in finding_blocks(report.findings, width):
         lines += ["", *block]
     if report.accepted:
@@ -70,8 +73,12 @@ def finding_blocks(findings: Iterable[Finding], width: int) -> Iterator[list[str
         yield rest
 
 
+_OF_FILES = ("sidecar/", "file/", "index/")
+
+
 def _group(status: str, id: str, found: list[Finding]) -> list[str]:
-    lines = [f"{status:<9} {len(found):,} tensor{'s' if len(found) > 1 else ''}  [{id}]"]
+    noun = "file" if id.startswith(_OF_FILES) else "tensor"
+    lines = [f"{status:<9} {len(found):,} {noun}{'s' if len(found) > 1 else ''}  [{id}]"]
     alike: dict[tuple[str, str, str, str], list[Finding]] = {}
     for finding in found:
         counterpart = finding.counterpart if status == "renamed" else ""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mtpconv.inventory.findings import Finding, errors
@@ -50,6 +50,19 @@ class Report:
             return "error"
         failed = any(check.status == "fail" for check in self.checks)
         return "fail" if failed or errors(self.findings) else "pass"
+
+    def with_further(self, other: "Report") -> "Report":
+        """Another check's report behind this one; whichever fails first gives the reason."""
+        failed = self.verdict == "pass" and other.verdict != "pass"
+        return replace(
+            self,
+            reason=other.reason if failed else self.reason,
+            findings=(*self.findings, *other.findings),
+            checks=(*self.checks, *other.checks),
+            facts=(*self.facts, *other.facts),
+            next_step=other.next_step if failed else self.next_step,
+            extra=self.extra | other.extra,
+        )
 
     def exit_code(self, *, strict: bool) -> int:
         """0 exact, 1 differences, 2 could not check; under `strict` warnings count as well."""

@@ -99,8 +99,75 @@ class Offset:
 
 
 @dataclass(frozen=True, slots=True)
+class Same:
+    """The values as they are: the part of a rule that its kernel has nothing to do with."""
+
+    @property
+    def words(self) -> str:
+        """For `explain`."""
+        return "as it is"
+
+    def shape(self, hf: Shape) -> Shape:
+        """The shape as it is."""
+        return hf
+
+    def to_mcore(self, values: "Tensor") -> "Tensor":
+        """The values as they are."""
+        return values
+
+    def to_hf(self, values: "Tensor", hf_dtype: str) -> "Tensor":  # noqa: ARG002
+        """The values as they are."""
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Every row `times` times in a row, or, if `whole`, the whole tensor `times` times.
+
+    For what HF keeps once and Megatron several times: a gate for each head where Megatron has one
+    for each of its channels, a norm that HF's modules share. Megatron may train the copies apart;
+    then there is no way back, and `to_hf` says so.
+    """
+
+    times: int
+    whole: bool = False
+
+    @property
+    def words(self) -> str:
+        """For `explain`."""
+        return f"{'the tensor' if self.whole else 'each row'} {self.times} times"
+
+    def shape(self, hf: Shape) -> Shape:
+        """`times` as many rows."""
+        return (self.times * hf[0], *hf[1:])
+
+    def to_mcore(self, values: "Tensor") -> "Tensor":
+        """`[a, ..]` to `[times * a, ..]`."""
+        if not self.whole:
+            return values.repeat_interleave(self.times, 0)
+        return values.repeat(self.times, *[1] * (values.dim() - 1))
+
+    def to_hf(self, values: "Tensor", hf_dtype: str) -> "Tensor":  # noqa: ARG002
+        """The first of the copies. Raises ValueError, with the count, if they differ."""
+        import torch
+
+        axis = 0 if self.whole else 1
+        shape = (self.times, -1) if self.whole else (-1, self.times)
+        copies = values.reshape(*shape, *values.shape[1:])
+        first = copies.select(axis, 0)
+        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+        same = first.unsqueeze(axis).contiguous().view(bits) == copies.contiguous().view(bits)
+        apart = int((~same).sum())
+        if apart:
+            raise ValueError(
+                f"{apart} of {values.numel()} values were trained apart from the copy that HF keeps"
+            )
+        return first.contiguous()
+
+
+@dataclass(frozen=True, slots=True)
 class Compute:
-    """`kernel` on every HF tensor, then `moves`.
+    """`kernel` on every HF tensor (or on those numbered in `only`), then `moves`.
 
     The kernel works on one index of `moves.fold` at a time, so of a fused `[E, a, b]` one expert's
     matrix is in memory and no more.
@@ -108,6 +175,11 @@ class Compute:
 
     kernel: Kernel
     moves: Moves
+    only: tuple[int, ...] | None = None
+
+    def kernel_of(self, number: int) -> Kernel:
+        """The kernel for HF tensor `number`."""
+        return self.kernel if self.only is None or number in self.only else Same()
 
     @property
     def words(self) -> str:
@@ -116,12 +188,13 @@ class Compute:
 
     def shapes(self, inputs: tuple[Shape, ...]) -> tuple[Shape, ...]:
         """Shapes of the outputs. Raises ValueError if the inputs do not fit."""
-        return self.moves.shapes(tuple(self.moved(shape) for shape in inputs))
+        moved = tuple(self.moved(number, shape) for number, shape in enumerate(inputs))
+        return self.moves.shapes(moved)
 
-    def moved(self, hf: Shape) -> Shape:
-        """Shape of an HF tensor behind the kernel."""
+    def moved(self, number: int, hf: Shape) -> Shape:
+        """Shape of HF tensor `number` behind its kernel."""
         axes = len(self.moves.fold)
-        return (*hf[:axes], *self.kernel.shape(hf[axes:]))
+        return (*hf[:axes], *self.kernel_of(number).shape(hf[axes:]))
 
 
 Op = Moves | Compute

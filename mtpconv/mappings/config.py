@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mtpconv.errors import ConfigError
+from mtpconv.errors import ConfigError, Contradiction
 
 Config = Mapping[str, Any]
 
@@ -93,7 +93,7 @@ def flag(config: Config, key: str, default: bool = False) -> bool:
 def rope(config: Config) -> dict[str, Any]:
     """RoPE settings from `rope_theta` + `rope_scaling` (transformers 4) or `rope_parameters` (5).
 
-    Raises ConfigError if both are there and contradict each other.
+    Raises Contradiction if both are there and do not agree.
     """
     old = dict(config.get("rope_scaling") or {})
     if config.get("rope_theta") is not None:
@@ -105,7 +105,7 @@ def rope(config: Config) -> dict[str, Any]:
         new.setdefault("rope_type", new.pop("type"))
     for key in old.keys() & new.keys():
         if old[key] != new[key]:
-            raise ConfigError(
+            raise Contradiction(
                 "config/rope-schema",
                 f"config.json: {key} is {old[key]!r} in rope_theta/rope_scaling"
                 f" and {new[key]!r} in rope_parameters",

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from mtpconv.errors import FormatError
+from mtpconv.errors import Contradiction, FormatError
 from mtpconv.mappings.spec import Shape, TensorSpec, rows
 
-EXPERTS = "mlp.experts.experts."
+EXPERTS = ".experts.experts."
 DECODER = "decoder.layers."
 
 
@@ -80,17 +80,16 @@ def _key(key: str, members: dict[tuple[int, ...], str], tensors: Mapping[str, Te
 def logical_places(keys: Mapping[str, TensorSpec]) -> dict[str, Place]:
     """Logical tensors held by the keys found on disk, stacked axes taken apart.
 
-    Raises FormatError if two keys hold the same logical tensor.
+    Raises FormatError if two keys hold the same logical tensor (Contradiction for an MTP tensor).
     """
     places: dict[str, Place] = {}
     for key, spec in keys.items():
         for name, index in _members(key, spec.shape):
             if name in places:
-                raise FormatError(
-                    "mtp/alias-conflict" if name.startswith("mtp.") else "layout/conflict",
-                    f"'{places[name].key}' and '{key}' both hold {name}",
-                    "remove one of the two",
-                )
+                what = f"'{places[name].key}' and '{key}' both hold {name}"
+                if name.startswith("mtp."):
+                    raise Contradiction("mtp/alias-conflict", what, "remove the stale one")
+                raise FormatError("layout/conflict", what, "remove one of the two")
             rest = TensorSpec(spec.shape[len(index) :], spec.dtype)
             places[name] = Place(key, index, rest)
     return places
@@ -103,10 +102,10 @@ def _members(key: str, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     if parts[:2] == ["decoder", "layers"] and len(parts) > 2 and not parts[2].isdecimal():
         parts.insert(2, "")
         axes.append(2)
-    for at in range(len(parts) - 3):
-        if parts[at : at + 3] == ["mlp", "experts", "experts"] and not parts[at + 3].isdecimal():
-            parts.insert(at + 3, "")
-            axes.append(at + 3)
+    for at in range(len(parts) - 2):
+        if parts[at : at + 2] == ["experts", "experts"] and not parts[at + 2].isdecimal():
+            parts.insert(at + 2, "")
+            axes.append(at + 2)
             break
     if len(axes) >= len(shape) + 1 or not axes:
         yield ".".join(parts), ()
@@ -128,7 +127,9 @@ def canonical(key: str) -> str:
             key = key.removeprefix(prefix)
     if key.startswith("mtp.layers."):
         parts = key.split(".")
-        if len(parts) > 3 and parts[3] == "mtp_model_layer":
+        # A HybridModel's MTP layer is a stack, which megatron-core itself calls so on disk.
+        stack = parts[4:5] == ["layers"]
+        if len(parts) > 3 and parts[3] == "mtp_model_layer" and not stack:
             parts[3] = "transformer_layer"
             key = ".".join(parts)
     return key
@@ -153,13 +154,17 @@ def norm_aliases(name: str) -> Iterator[str]:
 def oldest_release(names: Iterable[str]) -> tuple[int, int]:
     """The oldest megatron-core release that writes these logical names.
 
+    A HybridModel's are taken for 0.19's, the first that has them with MTP.
     0.19 gave DSA models norms of their own for the latent projections, and reordered the indexer.
     """
     dsa = ".self_attention.kv_layernorm.weight"
+    names = list(names)
+    if "decoder.final_norm.weight" in names:
+        return (0, 19)
     return (0, 19) if any(name.endswith(dsa) for name in names) else (0, 16)
 
 
-_NO_EXTRA_STATE = ("embedding.word_embeddings", "output_layer", "mlp.router", "mlp.shared_experts")
+_NO_EXTRA_STATE = ("embedding.word_embeddings", "output_layer", ".router", "mlp.shared_experts")
 
 
 def extra_states(names: Iterable[str], *, stacked: bool) -> dict[str, Shape]:
@@ -171,6 +176,8 @@ def extra_states(names: Iterable[str], *, stacked: bool) -> dict[str, Shape]:
     modules: dict[str, None] = {}
     for name in names:
         module = name.rpartition(".")[0]
+        if name == "decoder.final_norm.weight":
+            modules["output_layer"] = None  # a HybridModel asks for it, even where its head is tied
         if module.endswith(_NO_EXTRA_STATE):
             continue
         modules[module] = None

@@ -34,6 +34,8 @@ def common_args(config: Config, *, tied_by_default: bool = False) -> Args:
         ),
         "bf16": True,
     }
+    if settings["rope_type"] == "yarn" and config.get("kv_lora_rank") is None:
+        args |= _yarn_args(settings)
     if settings["rope_type"] not in ("default", "yarn", "deepseek_yarn"):
         args["use_rope_scaling"] = settings["rope_type"] == "llama3"
         args["rope_scaling_factor"] = number(settings, "factor", 1.0)
@@ -42,6 +44,22 @@ def common_args(config: Config, *, tied_by_default: bool = False) -> Args:
 
 def _rotary_percent(config: Config, settings: Config) -> float:
     return number(settings, "partial_rotary_factor", number(config, "partial_rotary_factor", 1.0))
+
+
+def _yarn_args(settings: Config) -> Args:
+    """YaRN of a model without latent attention: megatron-core gives it options of its own."""
+    return {
+        "position_embedding_type": "yarn",
+        "yarn_rotary_scaling_factor": number(settings, "factor"),
+        "yarn_original_max_position_embeddings": integer(
+            settings, "original_max_position_embeddings", 4096
+        ),
+        "yarn_beta_fast": number(settings, "beta_fast", 32.0),
+        "yarn_beta_slow": number(settings, "beta_slow", 1.0),
+        "yarn_mscale": settings.get("mscale"),
+        "yarn_mscale_all_dim": settings.get("mscale_all_dim"),
+        "yarn_correction_range_round_to_int": flag(settings, "truncate", True),
+    }
 
 
 def gqa_args(sizes: Gqa) -> Args:

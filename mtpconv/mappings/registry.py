@@ -1,31 +1,39 @@
 """Which families there are, by the `model_type` of config.json."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.config import Config, flat, integer, lookup
+from mtpconv.mappings.config import Config, flat, integer, lookup, with_changes
 from mtpconv.mappings.families import (
     bailing_moe_v2,
     deepseek_v2,
     deepseek_v3,
+    ernie4_5_moe,
     exaone_moe,
+    gemma,
+    glm4,
     glm4_moe,
     glm4_moe_lite,
     glm_moe_dsa,
+    gpt_oss,
     hy_v3,
     llama,
+    longcat_flash,
     mimo,
     mimo_v2,
     minimax_m2,
     mistral,
     mixtral,
+    nemotron_h,
     olmoe,
     phi3,
     qwen2_moe,
     qwen3_5,
     qwen3_moe,
     qwen3_next,
+    step3p5,
 )
 from mtpconv.mappings.megatron_args import Args, mtp_args
 from mtpconv.mappings.mtp import (
@@ -82,6 +90,12 @@ class Family:
     since: str = "0.16"
     gap: str = ""
     note: str = ""
+    defaults: Config = field(default_factory=dict)
+
+    def complete(self, config: Config) -> dict[str, Any]:
+        """`config` flat, with the values that the family's releases leave to its defaults."""
+        return {**self.defaults, **flat(config)}
+
     mixed: bool = False
 
     @property
@@ -98,19 +112,25 @@ class Family:
         """MTP layers that `config` declares and that `names` hold."""
         if self.mtp is None:
             return MtpCount(None, 0)
-        config, key = flat(config), self.mtp.key
+        config, key = self.complete(config), self.mtp.key
         declared = lookup(config, key)
         count = None if declared is None else integer({key: declared}, key, least=0)
         return MtpCount(count, self.mtp.stored(config, names), self.mtp.convention)
 
     def megatron_args(self, config: Config, mtp_layers: int) -> Args:
         """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
-        return self.args(flat(config)) | mtp_args(mtp_layers)
+        config = self.complete(config)
+        if self.mtp is not None:
+            config = with_changes(config, {self.mtp.key: mtp_layers})
+        return self.args(config) | mtp_args(mtp_layers)
 
 
 _QWEN = Mtp("num_nextn_predict_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth, "silent")
 _QWEN_VL = Mtp("text_config.mtp_num_hidden_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth)
+_NEMOTRON = Mtp("num_nextn_predict_layers", nemotron_h.mtp_prefixes, nemotron_h.mtp_depth)
 _TRAILING = Mtp("num_nextn_predict_layers", trailing_prefixes, trailing_depth)
+
+_STEP_VL = Mtp("text_config.num_nextn_predict_layers", trailing_prefixes, trailing_depth)
 
 _UNSHIPPED = Mtp("num_mtp_modules", trailing_prefixes, trailing_depth, "unshipped")
 """MiniMax counts modules of its training; where a release would store one is not known."""
@@ -137,6 +157,16 @@ def _numbered(
     )
 
 
+_POST_NORMS = (
+    "it has norms behind attention and MLP, which GPTModel has not; they are written under the"
+    " names of mcore-bridge's layers for it"
+)
+
+_GEMMA = (
+    "it has norms behind attention and MLP, a scaled embedding and soft caps, which GPTModel has"
+    " not; the norms are written under the names of Megatron-Bridge's layer spec for it"
+)
+
 _MIMO_V2 = _numbered((mimo_v2.MTP_LAYERS,), convention="silent")
 
 FAMILIES: dict[str, Family] = {
@@ -145,6 +175,18 @@ FAMILIES: dict[str, Family] = {
         Family("llama", "Llama 2, 3", llama.llama_rules, llama.llama_args),
         Family("mistral", "Mistral 7B, Nemo, Small", mistral.rules, mistral.args),
         Family("mixtral", "Mixtral 8x7B, 8x22B", mixtral.rules, mixtral.args, moe=True),
+        Family(
+            "gemma2", "Gemma 2", gemma.gemma2_rules, gemma.gemma2_args, gap=_GEMMA,
+        ),
+        Family(
+            "gemma3_text", "Gemma 3, text only", gemma.gemma3_rules, gemma.gemma3_args,
+            gap=_GEMMA,
+        ),
+        Family(
+            "gemma3", "Gemma 3 (text mapped)", gemma.gemma3_rules,
+            gemma.gemma3_args, gap=_GEMMA, defaults=gemma.GEMMA3_DEFAULTS,
+        ),
+        Family("glm4", "GLM-4-0414, Z1 (dense)", glm4.rules, glm4.args, gap=_POST_NORMS),
         Family("phi3", "Phi-3, 3.5, Phi-4", phi3.rules, phi3.args),
         Family("qwen2", "Qwen2, Qwen2.5", llama.qwen2_rules, llama.qwen2_args),
         Family("qwen3", "Qwen3 dense", llama.qwen3_rules, llama.qwen3_args),
@@ -161,6 +203,10 @@ FAMILIES: dict[str, Family] = {
         Family(
             "deepseek_v3", "DeepSeek-V3, R1, V3.1", deepseek_v3.rules, deepseek_v3.args,
             moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "nemotron_h", "Nemotron-H, Nemotron 3", nemotron_h.rules, nemotron_h.args,
+            moe=True, mtp=_NEMOTRON, mixed=True, since="0.19",
         ),
         Family(
             "qwen3_next", "Qwen3-Next", qwen3_next.rules, qwen3_next.args,
@@ -186,6 +232,7 @@ FAMILIES: dict[str, Family] = {
             "deepseek_v2", "DeepSeek-V2, V2.5, V2-Lite", deepseek_v2.rules, deepseek_v2.args,
             moe=True,
         ),
+        Family("gpt_oss", "gpt-oss 20B, 120B (bf16)", gpt_oss.rules, gpt_oss.args, moe=True),
         Family("olmoe", "OLMoE", olmoe.rules, olmoe.args, moe=True, gap=_WIDE_NORMS),
         Family(
             "minimax_m2", "MiniMax-M2 to M2.7", minimax_m2.rules, minimax_m2.args,
@@ -210,6 +257,27 @@ FAMILIES: dict[str, Family] = {
         Family(
             "bailing_moe_v2", "Ling 2.0, Ring 2.0", bailing_moe_v2.rules, bailing_moe_v2.args,
             moe=True, mtp=_TRAILING,
+        ),
+        Family(
+            "ernie4_5_moe", "ERNIE 4.5 21B, 300B", ernie4_5_moe.rules, ernie4_5_moe.args,
+            moe=True, mtp=_numbered(ernie4_5_moe.MTP_HEADS),
+            gap=ernie4_5_moe.GAP, note=ernie4_5_moe.NOTE,
+        ),
+        Family(
+            "longcat_flash", "LongCat-Flash (bf16)", longcat_flash.rules, longcat_flash.args,
+            moe=True, gap=longcat_flash.GAP,
+            mtp=Mtp(
+                "num_nextn_predict_layers", longcat_flash.mtp_prefixes, longcat_flash.mtp_depth,
+                "silent",
+            ),
+        ),
+        Family(
+            "step3p5", "Step-3.5-Flash", step3p5.rules, step3p5.args,
+            moe=True, mtp=_TRAILING, gap=step3p5.GAP, note=step3p5.NOTE,
+        ),
+        Family(
+            "step3p7", "Step-3.7-Flash (language model)", step3p5.rules, step3p5.args,
+            moe=True, mtp=_STEP_VL, gap=step3p5.GAP, note=step3p5.NOTE,
         ),
         Family("hy_v3", "HY-V3 (Hy3)", hy_v3.rules, hy_v3.args, moe=True, mtp=_TRAILING),
         Family(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from unittest.mock import patch
@@ -27,4 +28,36 @@ def cuda_shims(device: str) -> Iterator[None]:
         )
         stack.enter_context(patch.object(torch.Tensor, "cuda", lambda self, *args, **kwargs: self))
         stack.enter_context(patch.object(torch.cuda, "synchronize", lambda *args, **kwargs: None))
+        stack.enter_context(hadamard_shim())
         yield
+
+
+@contextmanager
+def hadamard_shim() -> Iterator[None]:
+    """Sparse attention's rotation in any dtype and without the CUDA package that megatron asks for.
+
+    Imports megatron, so `te.install()` comes first.
+    """
+    try:
+        from megatron.core.transformer.experimental_attention_variant import dsa
+    except ImportError:
+        yield
+        return
+    with patch.object(dsa, "rotate_activation", rotate_activation):
+        yield
+
+
+def rotate_activation(x: torch.Tensor) -> torch.Tensor:
+    """The Walsh-Hadamard transform of the last axis (a power of two), scaled to keep lengths.
+
+    Computed in float32, returned in x's dtype.
+    """
+    size = x.shape[-1]
+    wide: torch.Tensor = x.float()
+    step = 1
+    while step < size:
+        halves = wide.reshape(*x.shape[:-1], size // (2 * step), 2, step)
+        low, high = halves.unbind(-2)
+        wide = torch.stack((low + high, low - high), dim=-2).reshape(x.shape)
+        step *= 2
+    return (wide / math.sqrt(size)).to(x.dtype)

@@ -244,15 +244,18 @@ class GroupedLinear(_Module):
 
     def forward(
         self, x: Tensor, m_splits: list[int], is_first_microbatch: bool | None = None
-    ) -> Tensor:
-        """`x [tokens, in]`, sorted by expert with `m_splits[i]` rows each, to `[tokens, out]`."""
-        if self.return_bias:
-            raise NotImplementedError("the TE stand-in adds expert biases itself")
+    ) -> object:
+        """`x [tokens, in]`, sorted by expert with `m_splits[i]` rows each, to `[tokens, out]`.
+
+        With the experts' biases beside it if they are to be added later.
+        """
+        biases = [getattr(self, f"bias{gemm}") for gemm in range(self.num_gemms * self.use_bias)]
         outputs: list[Tensor] = []
         for gemm, rows in enumerate(torch.split(x, list(m_splits))):
-            bias = getattr(self, f"bias{gemm}") if self.use_bias else None
+            bias = biases[gemm] if self.use_bias and not self.return_bias else None
             outputs.append(nn.functional.linear(rows, getattr(self, f"weight{gemm}"), bias))
-        return torch.cat(outputs)
+        out = torch.cat(outputs)
+        return (out, biases) if self.return_bias else out
 
 
 class DotProductAttention(_Module):

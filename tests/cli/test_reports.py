@@ -44,6 +44,28 @@ def test_json_of_a_passing_run_follows_its_schema(words: tuple[object, ...]) -> 
     assert (code, checked(out)["exit_code"]) == (0, 0)
 
 
+def test_json_of_diff_and_repairs_follows_its_schema(lost: Path, tmp_path: Path) -> None:
+    code, out, _ = run("diff", CHECKPOINT, CHECKPOINT, "--format", "json")
+    assert (code, checked(out)["verdict"]) == (0, "pass")
+    for words in (("diff", CHECKPOINT, lost), ("diff", lost, "--base", CHECKPOINT)):
+        code, out, _ = run(*words, "--format", "json")
+        assert (code, checked(out)["verdict"]) == (1, "fail")
+    for words in (
+        ("graft", lost, tmp_path / "grafted", "--from", CHECKPOINT, "--mtp"),
+        ("reindex", CHECKPOINT, tmp_path / "indexed"),
+        ("strip-mtp", CHECKPOINT, tmp_path / "stripped"),
+    ):
+        code, out, _ = run(*words, "--format", "json")
+        assert (code, checked(out)["command"]) == (0, words[0])
+
+
+def test_json_of_chat_check_follows_its_schema() -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("jinja2")
+    code, out, _ = run("chat", "check", CHECKPOINT, "--format", "json")
+    assert (code, checked(out)["command"]) == (0, "chat check")
+
+
 @pytest.mark.parametrize("command", ["plan", "roundtrip", "hf2mcore"])
 def test_json_of_a_failing_run_follows_its_schema(command: str, lost: Path, tmp_path: Path) -> None:
     target = [tmp_path / "out"] if command == "hf2mcore" else []

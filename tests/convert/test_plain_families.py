@@ -14,6 +14,8 @@ from tests.fixtures import plain
 MODELS: list[tuple[str, dict[str, object]]] = [
     *((family, {}) for family in plain.KEYS),
     ("mistral", {"tied": True}),
+    ("gemma2", {"tied": True}),
+    ("gemma3_text", {"tied": True}),
     ("qwen2_moe", {"mlp_only_layers": [1]}),
     ("deepseek_v2", {"q_lora_rank": None}),
     ("deepseek_v2", {"first_k_dense_replace": 0}),

@@ -76,3 +76,38 @@ def test_a_saved_model_with_its_mtp_layer_comes_back(tmp_path: Path, family: str
     assert_comes_back(source, tmp_path / "kept")
     theirs = {name: spec.shape for name, spec in open_hf(source).tensors.items()}
     assert theirs == shapes(fixture.tensors_for(fixture.config_for(family, mtp=1)))
+
+
+def test_gemma3_with_its_vision_tower_comes_back(tmp_path: Path) -> None:
+    """The text part is mapped, the tower carried, and a sparse `text_config` is completed."""
+    text = {
+        "hidden_size": 64, "intermediate_size": 112, "num_hidden_layers": 3, "vocab_size": 250,
+        "head_dim": 24, "pad_token_id": 0, "query_pre_attn_scalar": 20,
+    }  # fmt: skip
+    tower = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "image_size": 28,
+        "num_attention_heads": 2, "patch_size": 14,
+    }  # fmt: skip
+    tokens = {"image_token_index": 249, "boi_token_index": 248, "eoi_token_index": 247}
+    config = transformers.Gemma3Config(
+        text_config=text, vision_config=tower, mm_tokens_per_image=4, **tokens
+    )
+    torch.manual_seed(3)
+    model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.copy_(torch.randn(tensor.shape) * 0.5 + (tensor.dim() == 1))
+    source = tmp_path / "hf"
+    model.save_pretrained(source)
+    path = source / "config.json"
+    whole = json.loads(path.read_text())
+    # The released 4B says no more than this; heads are Gemma3TextConfig's own 8 and 4.
+    whole["text_config"] = {"model_type": "gemma3_text", **text}
+    path.write_text(json.dumps(whole, indent=2))
+    assert_comes_back(source, tmp_path / "kept")
+    manifest = json.loads((tmp_path / "kept/mcore/release/mtpconv.json").read_text())
+    names = open_hf(source).tensors.keys()
+    tower_names = {n for n in names if n.startswith(("vision_tower.", "multi_modal_projector."))}
+    assert set(manifest["carried"]) == tower_names
+    assert len(names) - len(tower_names) == 2 + 3 * 13

@@ -11,6 +11,7 @@ from mtpconv.convert.mcore2hf import ToHf, mcore2hf
 from mtpconv.convert.prepare import Way
 from mtpconv.convert.roundtrip import RoundTrip, roundtrip
 from mtpconv.errors import ConfigError
+from mtpconv.mappings.config import flat
 from mtpconv.mappings.registry import FAMILIES
 from tests.fixtures import hf as files
 from tests.fixtures import mtp_families as fixture
@@ -27,6 +28,16 @@ CASES: list[tuple[str, int, dict[str, object]]] = [
     ("hy_v3", 2, {"num_shared_experts": 2}),
     ("exaone_moe", 0, {}),
     ("exaone_moe", 1, {}),
+    ("ernie4_5_moe", 0, {}),
+    ("ernie4_5_moe", 1, {}),
+    ("ernie4_5_moe", 1, {"_transposed": True}),
+    ("ernie4_5_moe", 2, {"tie_word_embeddings": False, "moe_layer_start_index": 2}),
+    ("longcat_flash", 0, {}),
+    ("longcat_flash", 1, {}),
+    ("step3p5", 0, {"_one_by_one": True}),
+    ("step3p5", 1, {"use_head_wise_attn_gate": False}),
+    ("step3p5", 3, {}),
+    ("step3p7", 2, {}),
     ("mimo_v2_flash", 0, {}),
     ("mimo_v2_flash", 3, {}),
     ("mimo_v2", 1, {}),
@@ -83,7 +94,7 @@ def test_a_lost_mtp_layer_is_named(tmp_path: Path, family: str) -> None:
 def test_one_lost_mtp_tensor_is_named(tmp_path: Path, family: str) -> None:
     config = fixture.config_for(family, 1)
     tensors = fixture.tensors_for(config, 1)
-    (lost, *_) = FAMILIES[family].mtp.members(config, tensors)
+    (lost, *_) = FAMILIES[family].mtp.members(flat(config), tensors)
     del tensors[lost]
     source = files.write_checkpoint(tmp_path / "hf", config, tensors, shards=1)
     report = roundtrip(source, RoundTrip(check=True))

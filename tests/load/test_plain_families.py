@@ -26,6 +26,11 @@ MODELS: list[tuple[str, str, dict[str, object]]] = [
     ("olmoe", "per-layer", {}),
     ("minimax_m2", "per-layer", {}),
     ("phi3", "stacked", {}),
+    ("gemma2", "stacked", {"tied": True}),
+    ("gemma3_text", "per-layer", {"tied": True}),
+    ("glm4", "stacked", {}),
+    ("gpt_oss", "per-layer", {}),
+    ("gpt_oss", "stacked", {}),
 ]
 
 

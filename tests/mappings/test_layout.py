@@ -2,7 +2,7 @@
 
 import pytest
 
-from mtpconv.errors import FormatError
+from mtpconv.errors import Contradiction, FormatError
 from mtpconv.mappings import layout
 from mtpconv.mappings.layout import lay_out, logical_places, norm_aliases, row_bands
 from mtpconv.mappings.spec import TensorSpec
@@ -72,7 +72,7 @@ def test_both_names_of_the_mtp_layer_are_one_and_two_at_once_are_an_error() -> N
     old = "mtp.layers.0.transformer_layer.input_layernorm.weight"
     new = "mtp.layers.0.mtp_model_layer.input_layernorm.weight"
     assert set(logical_places({new: NORM})) == {old}
-    with pytest.raises(FormatError) as caught:
+    with pytest.raises(Contradiction) as caught:
         logical_places({old: NORM, new: NORM})
     assert caught.value.id == "mtp/alias-conflict"
 

@@ -48,6 +48,49 @@ ARGS: list[tuple[str, dict[str, object], dict[str, object]]] = [
         },
     ),
     ("phi3", {}, {"kv_channels": 16, "swiglu": True}),
+    (
+        "gemma2",
+        {},
+        {
+            "apply_layernorm_1p": True,
+            "softmax_scale": 20**-0.5,
+            "swiglu": False,
+            "window_size": (255, 0),
+            "window_attn_skip_freq": [1, 0, 1, 0],
+        },
+    ),
+    (
+        "gemma3_text",
+        {"sliding_window_pattern": 4},
+        {"rotary_base": 1e6, "qk_layernorm": True, "window_attn_skip_freq": [1, 1, 1, 0]},
+    ),
+    (
+        "gemma3_text",
+        {
+            "rope_theta": None,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+            "layer_types": ["full_attention", *["sliding_attention"] * 3],
+        },
+        {"rotary_base": 5e5, "window_attn_skip_freq": [0, 1, 1, 1]},
+    ),
+    (
+        "gpt_oss",
+        {},
+        {
+            "softmax_type": "learnable",
+            "window_size": (5, 0),
+            "window_attn_skip_freq": [1, 0, 1, 0],
+            "position_embedding_type": "yarn",
+            "yarn_rotary_scaling_factor": 32.0,
+            "yarn_correction_range_round_to_int": False,
+            "moe_router_pre_softmax": False,
+            "add_bias_linear": True,
+        },
+    ),
+    ("glm4", {}, {"rotary_interleaved": True, "rotary_percent": 0.5, "add_qkv_bias": True}),
 ]
 
 
@@ -98,7 +141,7 @@ def test_minimax_declares_mtp_modules_that_no_release_stores() -> None:
     ]
 
 
-@pytest.mark.parametrize("family", ["olmoe", "minimax_m2"])
+@pytest.mark.parametrize("family", ["olmoe", "minimax_m2", "gemma2", "gemma3_text", "glm4"])
 def test_what_no_megatron_core_builds_is_said(family: str) -> None:
     config = config_for(family)
     ids = {f.id for f in prepare(config, observed(config), side="config.json").findings}

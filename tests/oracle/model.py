@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from mtpconv.parity import te
 from mtpconv.parity.shims import cuda_shims
-from tests.oracle import plain
+from tests.oracle import hybrid, plain
 from tests.oracle.translate import (
     expert_tensor_parallel,
     rope,
@@ -111,6 +111,7 @@ def build_model(
             rotary_percent=rotary_percent(config),
             rotary_base=rope(config)["rope_theta"],
         )
+    plain.finish(config, model)
     if device != "meta":
         _forget(model)
     return model.eval()
@@ -124,7 +125,9 @@ def _specs(settings: TransformerConfig, *, dense_mtp: bool) -> tuple[object, obj
         get_gpt_mtp_block_spec,
     )
 
-    if getattr(settings, "experimental_attention_variant", None) == "dsa":
+    if getattr(settings, "experimental_attention_variant", None) == "gated_delta_net":
+        layer = hybrid.block_spec(settings)
+    elif getattr(settings, "experimental_attention_variant", None) == "dsa":
         layer = _dsa_spec(settings)
     elif settings.num_moe_experts is None:
         layer = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=settings.qk_layernorm)

@@ -6,6 +6,7 @@ Written from transformers' code without looking at the package under test, like 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,10 +20,12 @@ Settings = dict[str, object]
 Tensors = dict[str, Tensor]
 
 FAMILIES = (
-    "mistral", "mixtral", "qwen2_moe", "deepseek_v2", "olmoe", "minimax_m2", "phi3",
+    "mistral", "mixtral", "qwen2_moe", "deepseek_v2", "olmoe", "minimax_m2", "phi3", "gemma2",
+    "gemma3_text", "glm4", "gpt_oss",
 )  # fmt: skip
 LATENT = ("deepseek_v2",)
 WIDE_NORMS = ("olmoe", "minimax_m2")
+GEMMA = ("gemma2", "gemma3_text")
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -36,8 +39,28 @@ def settings(config: Config) -> Settings:
         found = {
             "num_query_groups": config["num_key_value_heads"],
             "kv_channels": config.get("head_dim") or int(config["hidden_size"]) // heads,
-            "add_qkv_bias": family == "qwen2_moe",
-            "qk_layernorm": family in WIDE_NORMS,
+            "add_qkv_bias": family in ("qwen2_moe", "glm4", "gpt_oss"),
+            "qk_layernorm": family in (*WIDE_NORMS, "gemma3_text"),
+            "rotary_interleaved": family == "glm4",
+        }
+    if family in GEMMA:
+        found |= {
+            "activation_func": partial(torch.nn.functional.gelu, approximate="tanh"),
+            "layernorm_zero_centered_gamma": True,
+            "softmax_scale": float(config["query_pre_attn_scalar"]) ** -0.5,
+        }
+    if family == "gpt_oss":
+        from megatron.core.fusions.fused_bias_geglu import quick_gelu
+
+        found |= {
+            "activation_func": quick_gelu,
+            "activation_func_clamp_value": 7.0,
+            "add_bias_linear": True,
+            "glu_linear_offset": 1.0,
+            "softmax_type": "learnable",
+            # transformers counts the token itself, megatron those before it
+            "window_size": (int(config["sliding_window"]) - 1, 0),
+            "window_attn_skip_freq": 2,
         }
     experts = config.get("num_experts") or config.get("num_local_experts")
     experts = experts or config.get("n_routed_experts")
@@ -60,7 +83,7 @@ def _moe(config: Config, experts: int) -> Settings:
         "moe_permute_fusion": False,
         # Mixtral weighs by a softmax over the chosen experts, the others by one over all.
         "moe_router_score_function": "softmax",
-        "moe_router_pre_softmax": family != "mixtral",
+        "moe_router_pre_softmax": family not in ("mixtral", "gpt_oss"),
     }
     if family == "minimax_m2":
         found |= {
@@ -89,12 +112,81 @@ def rotary_percent(config: Config) -> float | None:
 
 def adapt(config: Config, spec: object) -> None:
     """Put modules into a layer or block spec that megatron-core's own lacks for this family."""
-    if config["model_type"] not in WIDE_NORMS:
-        return
+    family = config["model_type"]
     for layer in getattr(spec, "layer_specs", [spec]):
-        attention = layer.submodules.self_attention.submodules
-        attention.q_layernorm = _wide_norm("num_attention_heads")
-        attention.k_layernorm = _wide_norm("num_query_groups")
+        if family in WIDE_NORMS:
+            attention = layer.submodules.self_attention.submodules
+            attention.q_layernorm = _wide_norm("num_attention_heads")
+            attention.k_layernorm = _wide_norm("num_query_groups")
+        elif family in GEMMA:
+            row = _row_with_norm()
+            layer.submodules.self_attention.submodules.linear_proj = row
+            mlp = layer.submodules.mlp
+            inner = mlp.keywords["submodules"] if isinstance(mlp, partial) else mlp.submodules
+            inner.linear_fc2 = row
+        elif family == "gpt_oss":
+            # megatron-core's own attention has sinks and windows, the stand-in for TE's has not.
+            from megatron.core.transformer.dot_product_attention import DotProductAttention
+
+            layer.submodules.self_attention.submodules.core_attention = DotProductAttention
+        elif family == "glm4":
+            part = layer.submodules.self_attention
+            part.module = _with_norm(part.module, "post_self_attn_layernorm")
+            mlp = layer.submodules.mlp
+            if isinstance(mlp, partial):  # from megatron-core 0.19 on
+                normed = _with_norm(mlp.func.__self__, "post_mlp_layernorm")
+                layer.submodules.mlp = partial(normed.as_mlp_submodule, **mlp.keywords)
+            else:
+                mlp.module = _with_norm(mlp.module, "post_mlp_layernorm")
+
+
+def finish(config: Config, model: torch.nn.Module) -> None:
+    """What a family does in its forward beyond the layers: Gemma scales its embedding."""
+    if config["model_type"] in GEMMA:
+        scale = int(config["hidden_size"]) ** 0.5
+        model.embedding.register_forward_hook(lambda module, args, output: output * scale)
+
+
+def _row_with_norm() -> type:
+    """A row-parallel linear that norms its output: `post_layernorm.weight [out]`."""
+    from megatron.core.extensions.transformer_engine import TENorm, TERowParallelLinear
+
+    class RowWithNorm(TERowParallelLinear):
+        def __init__(
+            self, input_size: int, output_size: int, *, config: TransformerConfig, **other: object
+        ) -> None:
+            super().__init__(input_size, output_size, config=config, **other)
+            self.post_layernorm = TENorm(config, output_size, config.layernorm_epsilon)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+            output, bias = super().forward(x)
+            return self.post_layernorm(output), bias
+
+    return RowWithNorm
+
+
+def _with_norm(base: type, name: str) -> type:
+    """`base` with its output normed by a module called `name`."""
+    from megatron.core.extensions.transformer_engine import TENorm
+    from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
+
+    class WithNorm(base):
+        def __init__(self, config: TransformerConfig, *args: object, **other: object) -> None:
+            super().__init__(config, *args, **other)
+            norm = TENorm(config, config.hidden_size, config.layernorm_epsilon)
+            # An MLP asks each of its modules for this.
+            norm.sharded_state_dict = lambda prefix, sharded_offsets, metadata, **other: (
+                make_sharded_tensors_for_checkpoint(
+                    norm.state_dict(prefix="", keep_vars=True), prefix, {}, sharded_offsets
+                )
+            )
+            setattr(self, name, norm)
+
+        def forward(self, *args: object, **other: object) -> tuple[Tensor, Tensor | None]:
+            output, bias = super().forward(*args, **other)
+            return getattr(self, name)(output), bias
+
+    return WithNorm
 
 
 def _wide_norm(count: str) -> type:
@@ -122,6 +214,17 @@ def layer(config: Config, hf: Tensors, p: str, q: str) -> Tensors:
     out = _latent(hf, p, q) if family in LATENT else _attention(config, hf, p, q)
     block = f"{p}block_sparse_moe." if family in ("mixtral", "minimax_m2") else f"{p}mlp."
     norm = hf.pop(f"{p}post_attention_layernorm.weight")
+    if family in GEMMA:
+        out[f"{q}self_attention.linear_proj.post_layernorm.weight"] = norm
+        after = hf.pop(f"{p}post_feedforward_layernorm.weight")
+        out[f"{q}mlp.linear_fc2.post_layernorm.weight"] = after
+        norm = hf.pop(f"{p}pre_feedforward_layernorm.weight")
+    if family == "glm4":
+        for name in ("self_attention.post_self_attn_layernorm", "mlp.post_mlp_layernorm"):
+            out[f"{q}{name}.weight"] = hf.pop(f"{p}{name.split('.')[1]}.weight")
+    if family == "gpt_oss":
+        out[f"{q}pre_mlp_layernorm.weight"] = norm
+        return out | _fused_experts(hf, block, f"{q}mlp.")
     if f"{block}gate.weight" in hf:
         out[f"{q}pre_mlp_layernorm.weight"] = norm
         return out | _experts(hf, block, f"{q}mlp.")
@@ -135,6 +238,10 @@ def _attention(config: Config, hf: Tensors, p: str, q: str) -> Tensors:
         f"{b}linear_qkv.layer_norm_weight": hf.pop(f"{p}input_layernorm.weight"),
         f"{b}linear_proj.weight": hf.pop(f"{a}o_proj.weight"),
     }
+    for theirs, ours in (("o_proj.bias", "linear_proj.bias"),
+                         ("sinks", "core_attention.softmax_offset")):  # fmt: skip
+        if a + theirs in hf:
+            out[b + ours] = hf.pop(a + theirs)
     for kind in ("weight", "bias"):
         if f"{a}qkv_proj.{kind}" in hf:
             heads, groups = int(config["num_attention_heads"]), int(config["num_key_value_heads"])
@@ -190,6 +297,21 @@ def _experts(hf: Tensors, block: str, q: str) -> Tensors:
     if f"{block}shared_expert_gate.weight" in hf:
         out[f"{q}shared_experts.gate_weight"] = hf.pop(f"{block}shared_expert_gate.weight")
     return out
+
+
+def _fused_experts(hf: Tensors, p: str, q: str) -> Tensors:
+    """gpt-oss: `[E, H, 2F]` with gate in even columns and up in odd ones, and `[E, F, H]`."""
+    out = {f"{q}router.{kind}": hf.pop(f"{p}router.{kind}") for kind in ("weight", "bias")}
+    p, q = f"{p}experts.", f"{q}experts.experts."
+    for theirs, ours in (
+        ("gate_up_proj", "linear_fc1.weight"),
+        ("gate_up_proj_bias", "linear_fc1.bias"),
+    ):
+        both = hf.pop(f"{p}{theirs}")
+        out[q + ours] = torch.cat([both[..., 0::2], both[..., 1::2]], dim=-1)
+    out[f"{q}linear_fc1.weight"] = out[f"{q}linear_fc1.weight"].transpose(1, 2).contiguous()
+    out[f"{q}linear_fc2.weight"] = hf.pop(f"{p}down_proj").transpose(1, 2).contiguous()
+    return out | {f"{q}linear_fc2.bias": hf.pop(f"{p}down_proj_bias")}
 
 
 def _gated(hf: Tensors, p: str, q: str) -> Tensors:

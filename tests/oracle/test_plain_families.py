@@ -21,17 +21,33 @@ MODELS: list[tuple[str, Config]] = [
     ("olmoe", {}),
     ("minimax_m2", {}),
     ("phi3", {}),
+    ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    # One RoPE base for both kinds of layers: megatron-core has but one.
+    ("gemma3_text", {"rope_local_base_freq": 1000000.0}),
+    ("glm4", {}),
+    (
+        "gpt_oss",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}, "rope_scaling": None},
+    ),
 ]
 
 
 @pytest.mark.parametrize(("family", "options"), MODELS)
-def test_logits_equal_transformers(family: str, options: Config, tmp_path: Path) -> None:
+def test_logits_equal_transformers(
+    family: str, options: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if "q_lora_rank" in options and installed_mcore() >= (0, 19):
         pytest.skip("megatron-core 0.19 builds this model with a norm that no release has")
     config = config_for(family, **options)
     tensors = {name: tensor.float() for name, tensor in tensors_for(config).items()}
     ids = torch.randint(3, 250, (2, 19), generator=torch.Generator().manual_seed(5))
-    with megatron_world():
+    with megatron_world(), monkeypatch.context() as patch:
+        # Both are made for a GPU.
+        module = "megatron.core.fusions.fused_softmax."
+        patch.setattr(f"{module}get_default_causal_mask", lambda length: causal(length, length))
+        patch.setattr(
+            f"{module}get_sliding_window_causal_mask", lambda q, k, w: causal(q, w[0] + 1)
+        )
         model = build_model(config, device="cpu", dtype=torch.float32)
         fill_model(model, expected(config, tensors), per_layer=True)
         (got,) = logits(model, ids)
@@ -41,6 +57,12 @@ def test_logits_equal_transformers(family: str, options: Config, tmp_path: Path)
     # As in test_oracle: a wrong interleave or a swapped norm moves half of all positions by units.
     assert worst.median() < 2e-4
     assert worst.max() < 2e-2
+
+
+def causal(length: int, window: int) -> torch.Tensor:
+    """True where position i may not look at position j: beyond itself or its window."""
+    i, j = torch.arange(length)[:, None], torch.arange(length)[None]
+    return (j > i) | (j <= i - window)
 
 
 def transformers_logits(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tests.oracle import plain
+from tests.oracle import hybrid, plain
 
 if TYPE_CHECKING:
     from megatron.core.transformer.transformer_config import TransformerConfig
@@ -40,8 +40,13 @@ def transformer_config(
     )
 
     family = str(config["model_type"])
-    if family in plain.FAMILIES:
+    if family in hybrid.FAMILIES:
         settings = _size(config) | _numerics(dtype) | _placement(device) | _parallel(tp, ep, pp)
+        return TransformerConfig(**settings | hybrid.settings(config))
+    if family in plain.FAMILIES:
+        # Families with another activation set it themselves.
+        settings = _size(config | {"hidden_act": "silu"}) | _numerics(dtype) | _placement(device)
+        settings |= _parallel(tp, ep, pp)
         settings |= plain.settings(config)
         if family in plain.LATENT:
             return MLATransformerConfig(**settings | _mla(config))

@@ -32,8 +32,13 @@ def compare(
     found = by_header(a.tensors, b.tensors)
     found.headers_only = False
     gone, came = rename_candidates(found, a.tensors, b.tensors)
-    ours = digests(a, [*found.equal, *gone], caches[0], progress("reading A", a.nbytes), found)
-    theirs = digests(b, [*found.equal, *came], caches[1], progress("reading B", b.nbytes), found)
+    linked: list[str] = []
+    if not gone:
+        linked = [name for name in found.equal if _same_place(a, b, name, caches)]
+    known_equal = set(linked)
+    read = [name for name in found.equal if name not in known_equal]
+    ours = digests(a, [*read, *gone], caches[0], progress("reading A", a.nbytes), found)
+    theirs = digests(b, [*read, *came], caches[1], progress("reading B", b.nbytes), found)
     same = [name for name in found.equal if name in ours and name in theirs]
     known = Counter(digests[name] for digests in (ours, theirs) for name in same)
     missing = {name: ours[name] for name in gone if name in ours}
@@ -43,7 +48,7 @@ def compare(
         for name, other in renames(missing, extra, known).items()
         if a.tensors[name] == b.tensors[other]
     }
-    found.equal = [name for name in same if ours[name] == theirs[name]]
+    found.equal = [*linked, *(name for name in same if ours[name] == theirs[name])]
     changed = [name for name in same if ours[name] != theirs[name]]
     if values:
         moved = moved_tensors(changed, ours, theirs, a)
@@ -51,6 +56,12 @@ def compare(
     else:
         found.changed = {name: Apart() for name in changed}
     return found, ours, theirs
+
+
+def _same_place(a: Side, b: Side, name: str, caches: tuple[Cache, Cache]) -> bool:
+    """Whether both are the very same bytes of the very same files, as hard links are."""
+    key = caches[0].key(a.parts(name))
+    return bool(key) and key == caches[1].key(b.parts(name))
 
 
 def digests(
@@ -101,24 +112,36 @@ def moved_tensors(changed: list[str], ours: Digests, theirs: Digests, a: Side) -
         owners.setdefault(found, []).append(name)
     hints: dict[str, str] = {}
     for name in changed:
-        owner = owners.get(theirs[name], [])
-        if len(owner) == 1 and a.tensors[owner[0]] == a.tensors[name]:
-            hints[name] = _moved_hint(name, owner[0], ours, theirs)
+        owner = [n for n in owners.get(theirs[name], []) if a.tensors[n] == a.tensors[name]]
+        siblings = [other for other in owner if _sibling(name, other)]
+        if len(siblings) == 1 and theirs.get(siblings[0]) == ours[name]:
+            hints[name] = _exchanged(name, siblings[0])
+        elif len(owner) == 1:
+            hints[name] = f"holds the bytes of {owner[0]}"
     return hints
 
 
-def _moved_hint(name: str, owner: str, ours: Digests, theirs: Digests) -> str:
-    """`experts-permuted 2<->5` where the two experts hold each other's bytes."""
-    here, there = name.split("."), owner.split(".")
+_NUMBERED = {"experts": "experts", "layers": "layers", "h": "layers"}
+
+
+def _sibling(name: str, other: str) -> int | None:
+    """Where two names differ, if only in one expert's or layer's number."""
+    here, there = name.split("."), other.split(".")
     apart = [at for at, pair in enumerate(zip(here, there, strict=False)) if pair[0] != pair[1]]
-    numbered = len(here) == len(there) and len(apart) == 1 and here[apart[0]].isdecimal()
-    if numbered and apart[0] and here[apart[0] - 1] in ("experts", "layers", "h"):
-        one, two = sorted((int(here[apart[0]]), int(there[apart[0]])))
-        mutual = theirs.get(owner) == ours.get(name)
-        kind = here[apart[0] - 1] if here[apart[0] - 1] == "experts" else "layers"
-        if mutual:
-            return f"{kind}-permuted {one}<->{two}"
-    return f"holds the bytes of {owner}"
+    if len(here) != len(there) or len(apart) != 1 or not apart[0]:
+        return None
+    at = apart[0]
+    return at if here[at].isdecimal() and here[at - 1] in _NUMBERED else None
+
+
+def _exchanged(name: str, other: str) -> str:
+    """`experts-permuted 2<->5`: two experts that hold each other's bytes."""
+    at = _sibling(name, other)
+    here, there = name.split("."), other.split(".")
+    if at is None:
+        raise AssertionError
+    one, two = sorted((int(here[at]), int(there[at])))
+    return f"{_NUMBERED[here[at - 1]]}-permuted {one}<->{two}"
 
 
 def _values(

@@ -116,16 +116,22 @@ class Distance:
         if x is None or y is None or not self.known:
             self.known = False
             return
+        if not x.size:
+            return
         with np.errstate(invalid="ignore", over="ignore"):
             self.dot += float(x @ y)
             self.left += float(x @ x)
             self.right += float(y @ y)
-            gap = np.abs(x - y)
-        # NaN on one side only is an infinite distance, on both sides none.
-        gap[np.isnan(gap)] = np.inf
-        gap[(np.isnan(x) & np.isnan(y)) | (x == y)] = 0.0
+            gap = np.subtract(x, y)
+        largest = float(max(gap.max(), -gap.min()))
+        if not np.isfinite(largest):
+            gap = np.abs(gap)
+            # NaN on one side only is an infinite distance, on both sides none.
+            gap[np.isnan(gap)] = np.inf
+            gap[(np.isnan(x) & np.isnan(y)) | (x == y)] = 0.0
+            largest = float(gap.max())
         self.moved += int(np.count_nonzero(gap))
-        self.max_abs = max(self.max_abs, float(gap.max(initial=0.0)))
+        self.max_abs = max(self.max_abs, largest)
 
     @property
     def cosine(self) -> float | None:

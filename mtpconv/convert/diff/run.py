@@ -12,10 +12,12 @@ from mtpconv.convert.diff.compare import Digests, compare
 from mtpconv.convert.diff.digests import Cache, cache_folder
 from mtpconv.convert.diff.side import Side, open_sides
 from mtpconv.convert.progress import Progress, silent
+from mtpconv.convert.source import Source, local_folder
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.base_findings import GroupChange, base_findings
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.groups import group_order
+from mtpconv.inventory.parts import drawn_groups
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.inventory.tensor_diff import Compared, by_header, tensor_findings
@@ -33,11 +35,13 @@ class Diff:
     like: Path | None = None
 
 
-def diff(a: Path, b: Path, options: Diff, progress: Progress = silent) -> Report:
+def diff(a: Source, b: Source, options: Diff, progress: Progress = silent) -> Report:
     """Compare B with A, and B with the base if there is one.
 
     Raises MtpconvError where a side cannot be read.
     """
+    if not options.headers_only:
+        a, b = local_folder(a), local_folder(b)
     with ExitStack() as stack:
         one, two = _opened(stack, a, b, options.like)
         if options.headers_only:
@@ -83,7 +87,7 @@ def against_base(base: Path, trained: Path, options: Diff, progress: Progress = 
 SERVE = "Export it: mtpconv mcore2hf, or serve it as it is."
 
 
-def _opened(stack: ExitStack, a: Path, b: Path, like: Path | None) -> tuple[Side, Side]:
+def _opened(stack: ExitStack, a: Source, b: Source, like: Path | None) -> tuple[Side, Side]:
     one, two = open_sides(a, b, like)
     stack.callback(one.close)
     stack.callback(two.close)
@@ -108,8 +112,9 @@ def _changes(base: Side, side: Side, found: Compared) -> list[GroupChange]:
     """Per group what changed against the base; copies follow the tensor they are copies of."""
     total: Counter[str] = Counter()
     changed: Counter[str] = Counter()
+    copies = side.copies() | base.copies()
     for name in (*found.equal, *found.changed):
-        if name not in side.copies and name not in base.copies:
+        if name not in copies:
             total[side.group(name)] += 1
             changed[side.group(name)] += name in found.changed
     return [
@@ -140,11 +145,15 @@ def _report(a: Side, b: Side, found: Compared, listed: Iterable[Finding]) -> Rep
         tuple(facts),
         _next_step(a, b, found, faults),
         status_counts(findings) | {"equal": len(found.equal)},
-        {"groups": _groups_json(a, b, found)},
+        {
+            "groups": _groups_json(a, b, found),
+            "inventory": {"groups": drawn_groups(a.tensors, a.group, findings)},
+        },
     )
 
 
-_NOT_HEADERS = ("inv/changed", "sidecar/changed", "sidecar/missing", "config/drift")
+_BESIDE = ("sidecar/changed", "sidecar/missing", "config/drift")
+_NOT_HEADERS = ("inv/changed", *_BESIDE)
 
 
 def _passed(findings: Iterable[Finding]) -> Literal["pass", "fail"]:
@@ -196,8 +205,18 @@ def _group_facts(a: Side, b: Side, found: Compared) -> list[tuple[str, str]]:
     for group, counts in _grouped(a, b, found).items():
         equal = "alike" if found.headers_only else "equal"
         parts = [f"{n:,} {equal if word == 'equal' else word}" for word, n in counts.items()]
-        facts.append((group, ", ".join(parts)))
+        facts.append((group, ", ".join(parts) + _apart(group, a, found)))
     return facts
+
+
+def _apart(group: str, a: Side, found: Compared) -> str:
+    """How far the changed tensors of a group are from what they were."""
+    apart = [apart for name, apart in found.changed.items() if a.group(name) == group]
+    cosines = [one.cosine for one in apart if one.cosine is not None]
+    gaps = [one.max_abs for one in apart if one.max_abs is not None]
+    if not cosines or not gaps:
+        return ""
+    return f" (cosine from {min(cosines):.6f}, max abs {max(gaps):.4g})"
 
 
 def _groups_json(a: Side, b: Side, found: Compared) -> list[dict[str, object]]:
@@ -216,9 +235,20 @@ def _reason(found: Compared, faults: list[Finding]) -> str:
     if mtp:
         return mtp[0]
     counts = found.counts
+    if not counts and all(finding.id in _BESIDE for finding in faults):
+        return f"every tensor is {'alike' if found.headers_only else 'equal'}, but {_list(faults)}"
     if counts:
         return ", ".join(f"{count:,} {word}" for word, count in counts.items())
     return faults[0].message if len(faults) == 1 else f"{len(faults):,} differences"
+
+
+def _list(faults: list[Finding]) -> str:
+    """What differs beside the weights: config keys and files by number."""
+    keys = sum(finding.id == "config/drift" for finding in faults)
+    files = len(faults) - keys
+    parts = [f"{keys} config key{'s' if keys > 1 else ''}"] if keys else []
+    parts += [f"{files} file{'s' if files > 1 else ''}"] if files else []
+    return f"{' and '.join(parts)} {'differ' if len(faults) > 1 else 'differs'}"
 
 
 def _next_step(a: Side, b: Side, found: Compared, faults: list[Finding]) -> str:
@@ -232,7 +262,7 @@ def _next_step(a: Side, b: Side, found: Compared, faults: list[Finding]) -> str:
     return f"What it means and how to mend it: mtpconv explain-finding {kinds.most_common(1)[0][0]}"
 
 
-def compare_checkpoints(a: Path, b: Path | None, options: Diff, progress: Progress) -> Report:
+def compare_checkpoints(a: Source, b: Source | None, options: Diff, progress: Progress) -> Report:
     """`diff A B`, `diff A B --base BASE`, or `diff TRAINED --base BASE`.
 
     Raises ConfigError if there is only one checkpoint.
@@ -245,4 +275,4 @@ def compare_checkpoints(a: Path, b: Path | None, options: Diff, progress: Progre
             "only one checkpoint is named, and no base to compare its bytes with",
             "give a second one, or --base DIR",
         )
-    return against_base(options.base, a, options, progress)
+    return against_base(options.base, local_folder(a), options, progress)

@@ -19,13 +19,14 @@ from mtpconv.convert.mcore2hf import McorePlan, hf_sources, plan_mcore
 from mtpconv.convert.parts import Part
 from mtpconv.convert.prepare import prepare
 from mtpconv.convert.ranges import Piece, payload
+from mtpconv.convert.source import Source
 from mtpconv.convert.take_inventory import is_hf_folder
 from mtpconv.convert.write_hf import tensor_parts
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.groups import hf_group, mcore_group
-from mtpconv.mappings.config import with_changes
+from mtpconv.mappings.config import flat, with_changes
 from mtpconv.mappings.layout import norm_aliases
 from mtpconv.mappings.ops import rename
 from mtpconv.mappings.registry import FAMILIES, Family
@@ -51,7 +52,7 @@ class Side:
     parts: Callable[[str], Iterable[Part]]
     group: Callable[[str], str]
     findings: tuple[Finding, ...] = ()
-    copies: frozenset[str] = frozenset()
+    copies: Callable[[], frozenset[str]] = frozenset
     root: Path | None = None
     sidecars: tuple[str, ...] = ()
     close: Callable[[], None] = lambda: None
@@ -75,23 +76,23 @@ class Side:
             yield from part_blocks(part, sources.read, convert)
 
 
-def open_sides(a: Path, b: Path, like: Path | None) -> tuple[Side, Side]:
+def open_sides(a: Source, b: Source, like: Path | None) -> tuple[Side, Side]:
     """Both checkpoints, named alike.
 
     A Megatron checkpoint is seen through its family's rules: its HF side comes from its own
     manifest, else from `like`, else from the other side if that is an HF folder. If neither of two
     Megatron checkpoints tells, they are compared under their logical Megatron names.
     """
-    folders = [path for path in (a, b) if not is_hf_folder(path)]
+    folders = [path for path in (a, b) if isinstance(path, Path) and not is_hf_folder(path)]
     hf = next((path for path in (a, b) if path not in folders), None)
     known = {path: _has_manifest(path) for path in folders}
-    like = like or hf
-    if like is None and not all(known.values()):
-        one, two = (open_native(open_mcore(path)) for path in (a, b))
+    known_by: Source | None = like or hf
+    if known_by is None and not all(known.values()):
+        one, two = (open_native(open_mcore(path)) for path in folders)
         return one, _spelled_alike(two, one)
     one, two = (
-        open_mcore_side(plan_mcore(path, None if known[path] else like, no_mtp=False))
-        if path in folders
+        open_mcore_side(plan_mcore(path, None if known[path] else known_by, no_mtp=False))
+        if isinstance(path, Path) and path in folders
         else open_hf_side(open_hf(path))
         for path in (a, b)
     )
@@ -119,9 +120,9 @@ def open_hf_side(hf: HfCheckpoint) -> Side:
         hf.config,
         hf.tensors,
         parts,
-        hf_group(family, hf.config),
+        hf_group(family, flat(hf.config)),
         hf.findings,
-        _copies(hf.config, hf.tensors),
+        lambda: _copies(hf.config, hf.tensors),
         hf.root,
         hf.sidecars,
     )
@@ -162,9 +163,9 @@ def open_mcore_side(planned: McorePlan) -> Side:
         config,
         tensors,
         parts,
-        hf_group(family, config),
+        hf_group(family, flat(config)),
         told,
-        frozenset(name for rule in plan.rules for name in rule.copies),
+        lambda: frozenset(name for rule in plan.rules for name in rule.copies),
         folder / SIDECARS if own else None,
         planned.like.sidecars if own else (),
         at.reader.close,
@@ -207,4 +208,4 @@ def _model(config: Mapping[str, Any]) -> str:
     """Architecture and layers in a few words."""
     architectures = config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
-    return f"{name or config.get('model_type')}  {config.get('num_hidden_layers')} layers"
+    return f"{name or config.get('model_type')}  {flat(config).get('num_hidden_layers')} layers"

@@ -7,14 +7,15 @@ from itertools import pairwise
 from mtpconv.convert.diff.side import Side
 from mtpconv.convert.execute import Sources
 from mtpconv.convert.ranges import Payload
-from mtpconv.convert.virtual import Source
+from mtpconv.convert.virtual import Location
 from mtpconv.mappings.spec import ITEM_SIZE, TensorSpec, columns, rows
 
+FIRST_BAND = 8 << 10
 LARGEST_BAND = 4 << 20
 LARGEST_HELD = 256 << 20
 """What is not stored as plain ranges (computed, or cut by columns) is read whole up to here."""
 
-Range = tuple[int, int, Source | None, int]
+Range = tuple[int, int, Location | None, int]
 """First and last byte in the tensor, file (None: zeros), offset there."""
 
 
@@ -89,8 +90,14 @@ def _plain_ranges(side: Side, name: str) -> list[Range] | None:
 
 
 def bands(spec: TensorSpec) -> Iterator[tuple[int, int]]:
-    """The tensor's rows in bands of a few MiB (one row at least)."""
+    """The tensor's rows, first a few of them, then in bands of a few MiB (one row at least).
+
+    The first band is small because it settles nearly every test.
+    """
     height = rows(spec.shape)
-    step = max(1, LARGEST_BAND // max(1, columns(spec.shape) * ITEM_SIZE[spec.dtype]))
-    for first in range(0, height, step):
-        yield first, min(first + step, height)
+    row = max(1, columns(spec.shape) * ITEM_SIZE[spec.dtype])
+    first, step = 0, max(1, FIRST_BAND // row)
+    while first < height:
+        last = min(first + step, height)
+        yield first, last
+        first, step = last, max(1, LARGEST_BAND // row)

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.blocks import Mla, mla, one
-from mtpconv.mappings.config import Config, integer
+from mtpconv.mappings.config import Config, flag, integer
 from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.families.deepseek_v3 import moe_sizes
 from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_router_args
@@ -125,6 +125,8 @@ def args(config: Config) -> Args:
         "dsa_indexer_n_heads": integer(config, "index_n_heads"),
         "dsa_indexer_head_dim": integer(config, "index_head_dim"),
         "dsa_indexer_topk": integer(config, "index_topk"),
+        # GLM turns pairs of neighbours (`indexer_rope_interleave`); 0.16 to 0.18 always do.
+        "dsa_indexer_rope_interleaved": flag(config, "indexer_rope_interleave", True),
         "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config, dense=3)],
         "moe_shared_expert_intermediate_size": moe.shared or None,
     }

@@ -1,0 +1,76 @@
+"""Conversations from a JSONL file, one a line, with the number of the line that is wrong."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mtpconv.chat.messages import Messages
+from mtpconv.errors import FormatError
+
+_FORM = 'a row is {"messages": [{"role": ..., "content": ...}, ...]}, or such a list alone'
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One conversation. `number` counts lines from 1, empty ones too."""
+
+    number: int
+    messages: Messages
+    tools: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of `path`. Raises FormatError with the row number at the first that is no row."""
+    with open_data(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield parse_row(path.name, number, line)
+
+
+def open_data(path: Path) -> Any:
+    """The file, for reading bytes. Raises FormatError if it is not there."""
+    try:
+        return path.open("rb")
+    except OSError as error:
+        what = f"{path}: {error.strerror or error}"
+        raise FormatError("data/missing", what, "check the path") from error
+
+
+def parse_row(name: str, number: int, line: bytes) -> Row:
+    """One line as a conversation.
+
+    `tools` and `chat_template_kwargs` go to the template; tools may be JSON text, as data sets
+    keep them. Raises FormatError (`data/row`) naming the row.
+    """
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise bad_row(name, number, f"not JSON ({error})") from error
+    if isinstance(body, list):
+        body = {"messages": body}
+    messages = body.get("messages") if isinstance(body, dict) else None
+    if not isinstance(messages, list) or not messages:
+        raise bad_row(name, number, "no messages")
+    for at, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise bad_row(name, number, f"messages[{at}] has no role")
+    tools = body.get("tools")
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except ValueError as error:
+            raise bad_row(name, number, f"tools is text but not JSON ({error})") from error
+    kwargs = body.get("chat_template_kwargs") or {}
+    if tools is not None and not isinstance(tools, list):
+        raise bad_row(name, number, "tools is not a list")
+    if not isinstance(kwargs, dict):
+        raise bad_row(name, number, "chat_template_kwargs is not an object")
+    return Row(number, messages, tools or None, kwargs)
+
+
+def bad_row(name: str, number: int, why: str) -> FormatError:
+    """The error for a row that cannot be read."""
+    return FormatError("data/row", f"{name} row {number}: {why}", _FORM)

@@ -1,0 +1,1 @@
+"""One verdict out of many checks, before an export or an upload."""

@@ -1,0 +1,1 @@
+"""What the MTP loaders of serving engines ask of a checkpoint."""

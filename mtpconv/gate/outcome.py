@@ -1,0 +1,43 @@
+"""What one check of the gate saw."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mtpconv.errors import MtpconvError
+from mtpconv.inventory.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A check by its stable id, what it looked at in a few words, and what it found.
+
+    `ran` False: there was nothing to look at, and `text` says why. `stopped`: the check could not
+    come to an end, and its finding says why; unless that is accepted there is no verdict.
+    """
+
+    id: str
+    text: str
+    findings: tuple[Finding, ...] = ()
+    ran: bool = True
+    stopped: bool = False
+
+
+def attempt(id: str, check: Callable[[], Outcome]) -> Outcome:
+    """Run a check; what stops it becomes its finding, so that the other checks still run."""
+    try:
+        return check()
+    except MtpconvError as error:
+        # Contradictory RoPE settings stop a conversion; here they are what the check is to find.
+        verdict = error.id == "config/rope-schema"
+        finding = Finding(error.id, "error", error.what, hint=error.mend)
+        return Outcome(id, "see below", (finding,), stopped=not verdict)
+
+
+def counted(count: int, word: str) -> str:
+    """`1 tensor`, `2,048 tensors`."""
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
+
+
+def having(findings: Iterable[Finding], *prefixes: str) -> tuple[Finding, ...]:
+    """The findings whose id begins with one of `prefixes`."""
+    return tuple(finding for finding in findings if finding.id.startswith(prefixes))

@@ -1,0 +1,165 @@
+"""The repaired folder: untouched files linked, the rest written, checked before it appears.
+
+A new folder gets links to the shards and copies of the small files. In place, the whole folder is
+made again from links beside the old one and the two are exchanged in one step.
+"""
+
+import ctypes
+import fcntl
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from mtpconv.convert.cast import convert
+from mtpconv.convert.execute import OutputFile, write_files
+from mtpconv.convert.hf import HfCheckpoint
+from mtpconv.convert.publish import (
+    copy_file,
+    publish,
+    require_apart,
+    require_free,
+    require_room,
+    staging,
+    sync_folder,
+    sync_tree,
+    write_bytes,
+)
+from mtpconv.errors import ConfigError
+from mtpconv.inventory.findings import errors
+from mtpconv.inventory.report import Report
+
+How = Literal["linked", "cloned", "copied"]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What the repaired folder holds: shards kept as they are, shards and small files written.
+
+    `left_out` are small files that no longer belong.
+    """
+
+    source: HfCheckpoint
+    kept: tuple[str, ...]
+    written: tuple[OutputFile, ...] = ()
+    small: Mapping[str, bytes] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
+
+
+def repaired(
+    repair: Repair, target: Path | None, check: Callable[[Path, Counter[How]], Report]
+) -> Report:
+    """Make the folder, check it, and only then let it appear as `target` (None: in place).
+
+    `check` compares the finished folder with its source; a report that is no pass publishes
+    nothing. Raises OutputError where the disk refuses.
+    """
+    root = repair.source.root
+    final = target or root
+    if target is not None:
+        require_apart(root, target)
+        require_free(target, force=False)
+    need = sum(file.size for file in repair.written)
+    require_room(final.parent, need)
+    with staging(final.resolve() if target is None else final) as stage:
+        how = _fill(stage, repair, everything=target is None)
+        report = check(stage, how)
+        if errors(report.findings):
+            return report
+        if target is None:
+            shutil.copymode(root, stage)
+            sync_tree(stage)
+            exchange(stage, root.resolve())
+        else:
+            publish(stage, target)
+        return report
+
+
+def one_target(target: Path | None, *, in_place: bool) -> Path | None:
+    """The output folder, None for in place. Raises ConfigError unless exactly one is asked for."""
+    if in_place == (target is not None):
+        raise ConfigError(
+            "usage/output",
+            "say where the result goes",
+            "name a new folder, or --in-place",
+        )
+    return target
+
+
+def _fill(stage: Path, repair: Repair, *, everything: bool) -> Counter[How]:
+    source, root = repair.source, repair.source.root
+    how: Counter[How] = Counter(place(root / name, stage / name) for name in repair.kept)
+    shards = set(source.headers)
+    names = _all_files(root) if everything else list(source.sidecars)
+    made = {*repair.small, *shards, *repair.left_out, *(file.name for file in repair.written)}
+    for name in names:
+        if name in made:
+            continue
+        (stage / name).parent.mkdir(parents=True, exist_ok=True)
+        if everything:
+            place(root / name, stage / name)
+        else:
+            copy_file(root / name, stage / name)
+    write_files(stage, list(repair.written), convert)
+    for name, data in repair.small.items():
+        write_bytes(stage / name, data)
+    return how
+
+
+def _all_files(root: Path) -> list[str]:
+    return [
+        Path(top, file).relative_to(root).as_posix()
+        for top, _, files in os.walk(root)
+        for file in files
+    ]
+
+
+_CLONE = 0x40049409  # FICLONE of linux/fs.h: shares the blocks until one side is written to
+
+
+def place(source: Path, target: Path) -> How:
+    """Put a file's bytes at `target` as cheaply as the file system can; a link stays a link's file.
+
+    A hard link first: the result is then provably the same bytes. Raises OutputError (through its
+    caller) where nothing works.
+    """
+    real = source.resolve()
+    try:
+        os.link(real, target)
+        return "linked"
+    except OSError:
+        pass
+    try:
+        with real.open("rb") as read, target.open("xb") as write:
+            fcntl.ioctl(write.fileno(), _CLONE, read.fileno())
+            os.fsync(write.fileno())
+        return "cloned"
+    except OSError:
+        target.unlink(missing_ok=True)
+    require_room(target.parent, real.stat().st_size)
+    copy_file(real, target)
+    return "copied"
+
+
+_AT_CWD, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE: renameat2(2)
+
+
+def exchange(stage: Path, folder: Path) -> None:
+    """Let `stage` take the name of `folder` in one step; the old one is removed afterwards.
+
+    Where the kernel or file system cannot exchange, two renames, with the old one put back if the
+    second fails.
+    """
+    try:
+        swap = ctypes.CDLL(None, use_errno=True).renameat2
+        failed = swap(_AT_CWD, os.fsencode(stage), _AT_CWD, os.fsencode(folder), _EXCHANGE)
+    except (AttributeError, OSError):
+        failed = -1
+    if failed:
+        publish(stage, folder)
+        return
+    sync_folder(folder.parent)
+    shutil.rmtree(stage, ignore_errors=True)

@@ -1,0 +1,228 @@
+"""`mtpconv parity`: both implementations on the same tokens, MTP heads included, part by part."""
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mtpconv.convert.hf import HfCheckpoint, open_hf
+from mtpconv.convert.mcore import McoreCheckpoint, open_mcore
+from mtpconv.convert.progress import Progress, silent
+from mtpconv.errors import ConfigError, FormatError, MtpconvError
+from mtpconv.inventory.report import Report
+from mtpconv.mappings.registry import Family, family_of
+from mtpconv.parity.draft.acceptance import Acceptance, acceptance
+from mtpconv.parity.numbers import HeadNumbers
+from mtpconv.parity.prompts import Prompts
+from mtpconv.parity.run_mcore import Part
+
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """What a user may ask. `layers` as `0-3,77,mtp` (None: everything); `length` of a sequence."""
+
+    layers: str | None = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    data: Path | None = None
+    length: int | None = None
+    no_mtp: bool = False
+    draft: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a check found: parts in the model's order, heads (`main`, `mtp 0`, ...), and the how.
+
+    `heads` compares logits of a whole forward (`main` only where no layer was left out), with
+    transformers' own rounding in `head_noise` where that is not float32; `head_own` compares the
+    heads on the same states. `accepted` is how often MTP drafts are, transformers' first.
+    """
+
+    family: Family
+    config: dict[str, Any]
+    parts: dict[str, Part]
+    heads: dict[str, HeadNumbers]
+    head_noise: dict[str, HeadNumbers]
+    head_own: HeadNumbers
+    accepted: tuple[Acceptance, Acceptance] | None
+    prompts: Prompts
+    device: str
+    dtype: str
+    whole: bool
+    mtp_layers: int
+    stand_in: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether the limits of float32 hold."""
+        return self.dtype == "float32"
+
+
+def parity(
+    source: Path, target: Path, options: Parity = Parity(), progress: Progress = silent
+) -> Report:
+    """Compare the forward of an HF folder with that of a Megatron checkpoint.
+
+    Raises MtpconvError where there can be no verdict: a family that transformers or the installed
+    megatron-core cannot build, weights that are missing, prompts that cannot be read.
+    """
+    from mtpconv.parity.render import parity_report
+
+    return parity_report(source, compare(source, target, options, progress))
+
+
+def compare(source: Path, target: Path, options: Parity, progress: Progress = silent) -> Outcome:
+    """The comparison itself, before any wording."""
+    hf, checkpoint = open_hf(source), open_mcore(target)
+    family = family_of(hf.config)
+    with could_run(family):
+        return _compare(hf, checkpoint, family, options, progress)
+
+
+@contextmanager
+def could_run(family: Family) -> Iterator[None]:
+    """Turn what the two libraries raise while they build or run a model into one error line."""
+    try:
+        with quiet():
+            yield
+    except (MtpconvError, MemoryError, KeyboardInterrupt):
+        raise
+    except ImportError as error:
+        what = f"parity needs transformers and megatron-core ({error})"
+        raise ConfigError("parity/not-installed", what, "pip install 'mtpconv[parity]'") from error
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        what = f"a library could not run this {family.model_type} model ({cause})"
+        mend = "--debug shows where; mtpconv families says which megatron-core it needs"
+        raise FormatError("parity/not-possible", what, mend) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what the libraries print and warn of away from a report on stdout."""
+    logger = logging.getLogger("megatron")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _compare(
+    hf: HfCheckpoint,
+    checkpoint: McoreCheckpoint,
+    family: Family,
+    options: Parity,
+    progress: Progress,
+) -> Outcome:
+    import torch
+
+    from mtpconv.parity import hf_side, mcore_config, mcore_model, mcore_side
+    from mtpconv.parity.numbers import compare_logits
+    from mtpconv.parity.prompts import prompts
+    from mtpconv.parity.run_hf import run_hf
+    from mtpconv.parity.run_mcore import mtp_lead, run_mcore
+    from mtpconv.parity.select import select
+    from mtpconv.parity.tensors import McoreReader
+
+    device, dtype = choose(options)
+    config = hf.config
+    mtp_layers = 0 if options.no_mtp else family.count_mtp(config, hf.tensors).expected
+    selection = select(options.layers, config, mtp=mtp_layers > 0)
+    tokens = prompts(hf.root, config["vocab_size"], options.data, length=options.length)
+    weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
+    advance = progress("transformers, then megatron-core", 2 * weights)
+    there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
+    args = mcore_config.effective_args(family.megatron_args(config, mtp_layers), checkpoint)
+    reader = McoreReader(checkpoint)
+    try:
+        with mcore_model.megatron_world(device):
+            settings = mcore_config.settings(args, embedding_rows(checkpoint), dtype)
+            model = mcore_model.build_model(settings)
+            fill = mcore_side.Filler(model, reader, device)
+            exact = dtype == torch.float32
+            parts, outputs = run_mcore(
+                model, fill, tokens.ids, there.states, exact=exact, tick=advance
+            )
+            heads: dict[str, HeadNumbers] = {}
+            noise: dict[str, HeadNumbers] = {}
+            with (
+                hf_side.head(there.shell, hf, device, dtype) as ours,
+                mcore_side.head(model, fill) as theirs,
+            ):
+                vocab = config["vocab_size"]
+                final = there.states["final norm"].output
+                own = compare_logits(final, final, ours, theirs, vocab)
+                for name, output in outputs.items():
+                    if name == "final norm" and not selection.whole:
+                        continue
+                    seen = slice(0, tokens.ids.shape[1] - mtp_lead(name))
+                    state = there.states[name]
+                    label = "main" if name == "final norm" else name
+                    true = state.reference[:, seen]
+                    heads[label] = compare_logits(true, output[:, seen], ours, theirs, vocab)
+                    if not exact:
+                        noise[label] = compare_logits(
+                            true, state.output[:, seen], ours, ours, vocab
+                        )
+                drafted = [f"mtp {depth}" for depth in range(mtp_layers)]
+                accepted = None
+                if options.draft and selection.whole and drafted:
+                    accepted = (
+                        acceptance(final, [there.states[n].output for n in drafted], ours, vocab),
+                        acceptance(
+                            outputs["final norm"], [outputs[n] for n in drafted], theirs, vocab
+                        ),
+                    )
+    finally:
+        reader.close()
+    return Outcome(
+        family=family,
+        config=config,
+        parts=parts,
+        heads=heads,
+        head_noise=noise,
+        head_own=own,
+        accepted=accepted,
+        prompts=tokens,
+        device=device,
+        dtype=str(dtype).removeprefix("torch."),
+        whole=selection.whole,
+        mtp_layers=mtp_layers,
+        stand_in=mcore_model.use_stand_in(device),
+    )
+
+
+def choose(options: Parity) -> tuple[str, Any]:
+    """Device and dtype: CUDA with bfloat16 where there is a GPU, else the CPU with float32."""
+    import torch
+
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("usage/device", "--device cuda, but torch sees no GPU", "--device cpu")
+    dtype = options.dtype
+    if dtype == "auto":
+        dtype = "float32" if device == "cpu" else "bfloat16"
+    return device, getattr(torch, dtype)
+
+
+def embedding_rows(checkpoint: McoreCheckpoint) -> int:
+    """Rows of the Megatron embedding, padding included."""
+    place = checkpoint.places.get("embedding.word_embeddings.weight")
+    if place is None:
+        what = f"{checkpoint.folder}: no embedding.word_embeddings.weight"
+        raise FormatError("parity/missing", what, "mtpconv inventory shows what there is")
+    return place.spec.shape[0]

@@ -1,0 +1,203 @@
+"""The HuggingFace side: transformers' own model, its weights streamed layer by layer.
+
+transformers builds the model on the meta device and its own conversion of checkpoint names fills
+one part at a time, so masks, RoPE, fused experts and what layers hand to each other are its own.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mtpconv.convert.hf import HfCheckpoint
+from mtpconv.errors import FormatError
+from mtpconv.parity.stream import Fill, Record, still_empty, streamed, to_meta
+from mtpconv.parity.tensors import hf_tensor
+
+Config = dict[str, Any]
+
+
+def build_shell(config: Config, device: str, dtype: torch.dtype) -> Any:
+    """The causal LM that transformers has for a config.json, weights on meta, RoPE buffers real.
+
+    Raises FormatError (`parity/unsupported`) for a model_type that transformers does not have.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    model_type = config["model_type"]
+    plain = {k: v for k, v in config.items() if k not in ("quantization_config", "auto_map")}
+    try:
+        described = CONFIG_MAPPING[model_type].from_dict(plain)
+        with torch.device("meta"):
+            # Code beside a checkpoint is never run.
+            shell = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                described, dtype=dtype, attn_implementation="eager", trust_remote_code=False
+            )
+    except (KeyError, ValueError) as error:
+        what = f"transformers has no causal LM for model_type {model_type!r} ({error})"
+        raise FormatError("parity/unsupported", what, "a newer transformers may") from error
+    shell.eval().requires_grad_(False)
+    to_meta(shell)
+    _real_buffers(shell, device)
+    if hasattr(shell, "set_experts_implementation"):
+        shell.set_experts_implementation("eager")
+    return shell
+
+
+def _real_buffers(shell: Any, device: str) -> None:
+    """Compute the buffers no checkpoint holds (RoPE frequencies), by transformers' own code."""
+    for module in shell.modules():
+        names = module._non_persistent_buffers_set
+        empty = [n for n in names if module._buffers.get(n) is not None]
+        for name in empty:
+            module._buffers[name] = torch.empty_like(module._buffers[name], device=device)
+        if empty:
+            with torch.no_grad(), torch.device(device):
+                shell._init_weights(module)
+
+
+def load(shell: Any, weights: dict[str, Tensor], device: str, dtype: torch.dtype) -> None:
+    """Fill parameters of a shell from checkpoint names, by transformers' own conversion.
+
+    Raises FormatError (`parity/unexpected`) for a name that transformers has no place for.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import convert_and_load_state_dict_in_model
+    from transformers.modeling_utils import LoadStateDictConfig
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    info, _ = convert_and_load_state_dict_in_model(
+        model=shell,
+        state_dict=dict(weights),
+        load_config=LoadStateDictConfig(
+            weight_mapping=get_model_conversion_mapping(shell),  # type: ignore[arg-type]
+            device_map={"": device},
+            dtype=dtype,
+        ),
+    )
+    for names, word in (
+        (info.mismatched_keys, "other shapes"),
+        (info.unexpected_keys, "no place"),
+        (info.conversion_errors, "no conversion"),
+    ):
+        if names:
+            some = ", ".join(str(name) for name in sorted(names, key=str)[:3])
+            what = f"transformers has {word} for {len(names)} tensors: {some}"
+            raise FormatError("parity/unexpected", what)
+
+
+def body(shell: Any) -> Any:
+    """The decoder of a causal LM: what holds `layers`, `norm` and the embedding."""
+    return shell.get_decoder()
+
+
+def parts_of(shell: Any) -> dict[str, nn.Module]:
+    """The parts of a causal LM that are streamed, in order."""
+    decoder = body(shell)
+    parts: dict[str, nn.Module] = {"embedding": shell.get_input_embeddings()}
+    parts |= {f"layer {number}": layer for number, layer in enumerate(decoder.layers)}
+    return parts | {"final norm": decoder.norm}
+
+
+@contextmanager
+def streaming(
+    shell: Any,
+    parts: dict[str, nn.Module],
+    hf: HfCheckpoint,
+    record: Record,
+    device: str,
+    dtype: torch.dtype,
+) -> Iterator[None]:
+    """Within, the shell's `parts` take their weights from the folder while they run."""
+    with streamed(parts, filler(shell, hf, device, dtype), record):
+        yield
+
+
+def filler(shell: Any, hf: HfCheckpoint, device: str, dtype: torch.dtype) -> Fill:
+    """What fills one part of the shell from the folder."""
+    names = {id(module): name for name, module in shell.named_modules()}
+    stored: dict[str, list[str]] = {}
+    for name in hf.tensors:
+        stored.setdefault(_owner(name), []).append(name)
+
+    def fill(name: str, module: nn.Module) -> None:
+        wanted = stored.get(names[id(module)], [])
+        load(shell, {n: hf_tensor(hf, n) for n in wanted}, device, dtype)
+        require_filled(module, name)
+
+    return fill
+
+
+def _owner(name: str) -> str:
+    """The decoder layer a tensor belongs to (`model.layers.3`), else the module it hangs on."""
+    head, found, rest = name.partition(".layers.")
+    return f"{head}.layers.{rest.partition('.')[0]}" if found else name.rpartition(".")[0]
+
+
+def require_filled(module: nn.Module, name: str) -> None:
+    """Raise FormatError unless every parameter of a part has its weights."""
+    empty = still_empty(module)
+    if empty:
+        what = f"{name}: the HF folder has no weights for {', '.join(empty[:3])}"
+        raise FormatError("parity/missing", what, "mtpconv plan shows what is missing")
+
+
+class _Output:
+    """What a decoder returns, as far as the head's forward looks at it."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getattr__(self, name: str) -> None:
+        """Caches, router logits and the like: not there."""
+
+    def __getitem__(self, item: int) -> Tensor:
+        return self.last_hidden_state
+
+
+class _Given(nn.Module):
+    """Stands where the decoder was and returns hidden states that are already there."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+    def forward(self, *_: object, **__: object) -> _Output:
+        return _Output(self.hidden)
+
+
+@contextmanager
+def head(
+    shell: Any, hf: HfCheckpoint, device: str, dtype: torch.dtype
+) -> Iterator[Callable[[Tensor], Tensor]]:
+    """A function from final hidden states `[B, S, H]` to logits `[B, S, V]`.
+
+    The model's own forward makes them, soft caps and multipliers included; the head's weights live
+    as long as the context.
+    """
+    tied = bool(shell.config.get_text_config().tie_word_embeddings)
+    output = shell.get_output_embeddings()
+    names = {id(module): name for name, module in shell.named_modules()}
+    source = shell.get_input_embeddings() if tied else output
+    before = output.weight
+    weight = hf_tensor(hf, f"{names[id(source)]}.weight")
+    output.weight = nn.Parameter(weight.to(device, dtype), requires_grad=False)
+    decoder = shell.model
+
+    def logits(hidden: Tensor) -> Tensor:
+        shell.model = _Given(hidden.to(device, dtype))
+        try:
+            with torch.no_grad():
+                found: Tensor = shell(inputs_embeds=hidden.to(device, dtype)).logits
+        finally:
+            shell.model = decoder
+        return found
+
+    try:
+        yield logits
+    finally:
+        output.weight = before

@@ -1,0 +1,145 @@
+"""Megatron-LM arguments to megatron-core's TransformerConfig and GPTModel arguments.
+
+A checkpoint's own arguments (`common.pt`) decide where it has them, because a training job would
+run with those; the family's translation of config.json gives the rest.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from mtpconv.convert.inert import Inert
+from mtpconv.convert.mcore import McoreCheckpoint
+from mtpconv.errors import FormatError
+from mtpconv.mappings.megatron_args import Args
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What GPTModel is built from: its config object, and its own keyword arguments."""
+
+    config: Any
+    model: dict[str, Any]
+
+
+def effective_args(expected: Args, checkpoint: McoreCheckpoint) -> Args:
+    """The family's arguments, each replaced by the value the checkpoint was saved with."""
+    stored = {name: checkpoint.argument(name) for name in expected}
+    return expected | {
+        name: value
+        for name, value in stored.items()
+        if value is not None and not isinstance(value, Inert)
+    }
+
+
+# Megatron-LM's argument -> the config field (`core_transformer_config_from_args`).
+_RENAMED = {"norm_epsilon": "layernorm_epsilon", "num_experts": "num_moe_experts"}
+# Arguments of GPTModel itself.
+_MODEL = {
+    "max_position_embeddings",
+    "vocab_size",
+    "position_embedding_type",
+    "rotary_base",
+    "rotary_percent",
+    "untie_embeddings_and_output_weights",
+    "use_rope_scaling",
+    "rope_scaling_factor",
+}
+# Arguments that say what others say, or what older releases always do.
+_IMPLIED = {
+    "group_query_attention",
+    "multi_latent_attention",
+    "swiglu",
+    "bf16",
+    "dsa_indexer_rope_interleaved",
+}
+
+
+def settings(args: Args, vocab: int, dtype: torch.dtype) -> Settings:
+    """Build the config. `vocab` is the number of embedding rows in the checkpoint.
+
+    Raises FormatError (`parity/too-old`) if the installed megatron-core lacks an argument that the
+    model needs, or refuses one.
+    """
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+
+    mla = bool(args.get("multi_latent_attention"))
+    kind = MLATransformerConfig if mla else TransformerConfig
+    known = {field.name for field in fields(kind)}
+    chosen: dict[str, Any] = {}
+    for name, value in args.items():
+        field = _RENAMED.get(name, name)
+        if field in known:
+            chosen[field] = value
+        elif name not in _MODEL | _IMPLIED and value not in (None, False):
+            raise _too_old(f"has no '{name}'")
+    if args.get("swiglu"):
+        chosen |= {"gated_linear_unit": True, "activation_func": torch.nn.functional.silu}
+    chosen |= _numerics(dtype) | _PLACEMENT
+    if chosen.get("num_moe_experts"):
+        chosen |= {
+            "moe_token_dispatcher_type": "allgather",
+            "moe_router_load_balancing_type": "none",
+            "moe_permute_fusion": False,
+            "moe_layer_freq": _frequency(chosen["moe_layer_freq"]),
+        }
+    if args.get("experimental_attention_variant") == "dsa":
+        chosen["dsa_indexer_loss_coeff"] = 0.0
+    try:
+        config = kind(**{name: value for name, value in chosen.items() if name in known})
+    except (AssertionError, TypeError, ValueError) as error:
+        raise _too_old(f"refuses the model's arguments ({error})") from error
+    return Settings(config, _model_arguments(args, vocab))
+
+
+def _too_old(what: str) -> FormatError:
+    import megatron.core
+
+    message = f"megatron-core {megatron.core.__version__} {what}"
+    return FormatError("parity/too-old", message, "mtpconv families says which release is needed")
+
+
+def _model_arguments(args: Mapping[str, Any], vocab: int) -> dict[str, Any]:
+    return {
+        "vocab_size": vocab,
+        "max_sequence_length": args["max_position_embeddings"],
+        "share_embeddings_and_output_weights": not args["untie_embeddings_and_output_weights"],
+        "position_embedding_type": args["position_embedding_type"],
+        "rotary_percent": args["rotary_percent"],
+        "rotary_base": args["rotary_base"],
+        "rope_scaling": bool(args.get("use_rope_scaling")),
+        "rope_scaling_factor": args.get("rope_scaling_factor", 8.0),
+    }
+
+
+def _frequency(layers: Any) -> Any:
+    """A pattern of layers; all ones is what `1` means, which keeps a homogeneous model so."""
+    return 1 if isinstance(layers, list) and all(value == 1 for value in layers) else layers
+
+
+def _numerics(dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        "params_dtype": dtype,
+        "bf16": dtype == torch.bfloat16,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "attention_softmax_in_fp32": True,
+        "gradient_accumulation_fusion": False,
+        "bias_activation_fusion": False,
+        "bias_dropout_fusion": False,
+        "masked_softmax_fusion": False,
+        "apply_rope_fusion": False,
+        "persist_layer_norm": False,
+    }
+
+
+_PLACEMENT: dict[str, Any] = {
+    "use_cpu_initialization": False,
+    "init_model_with_meta_device": True,
+    "perform_initialization": False,
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "pipeline_dtype": torch.bfloat16,
+}
