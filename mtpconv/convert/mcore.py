@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -195,6 +195,11 @@ class ChunkReader:
 
         Raises FormatError if they overlap, leave a hole or lie outside their file.
         """
+        if place.below is not None:
+            upper = self.pieces(replace(place, spec=place.below.spec, below=None))
+            height = place.below.spec.shape[0]
+            lower = self.pieces(place.below)
+            return upper + [replace(piece, row=piece.row + height) for piece in lower]
         chunks = self._chunks(place.key, len(place.index)).get(place.index, [])
         pieces = [self._piece(place, chunk) for chunk in chunks]
         _require_tiling(place, pieces)

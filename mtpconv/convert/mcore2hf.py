@@ -159,6 +159,13 @@ def _side_findings(
     if spelled:
         message = f"{len(spelled):,} keys say mtp_model_layer for transformer_layer; read alike"
         found.append(Finding("mtp/alias", "info", message))
+    halves = sum(place.below is not None for place in checkpoint.places.values())
+    if halves:
+        message = (
+            f"{halves:,} linear_fc1 are stored as a gate and an up half (_w, _v), as fsdp_dtensor"
+            " and singleton shards have it; joined"
+        )
+        found.append(Finding("inv/halves", "info", message))
     prefixed = sorted(key for key in checkpoint.tensors if not key.startswith(("decoder.", "mtp.",
         "embedding.", "output_layer.")))  # fmt: skip
     wrapped = [key for key in prefixed if key.partition(".")[2].startswith("mtp.")]

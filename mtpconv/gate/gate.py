@@ -6,6 +6,7 @@ from typing import Literal
 
 from mtpconv.convert.hf import open_hf, require_folder
 from mtpconv.gate.engines.table import FLAGS, TITLES
+from mtpconv.gate.further import further_checks
 from mtpconv.gate.hf_checks import check_hf, engine_check
 from mtpconv.gate.outcome import Outcome, attempt, counted
 from mtpconv.gate.policy import Allowance, Policy, Sorted, accept
@@ -23,6 +24,7 @@ def gate(checkpoint: Path, policy: Policy) -> Report:
     outcomes = check_hf(hf)
     if policy.engine is not None:
         outcomes.append(attempt("serving", partial(engine_check, policy.engine, hf)))
+    outcomes += further_checks(checkpoint, policy)
     subject = _subject(hf.config)
     return _report(subject, outcomes, policy)
 

@@ -835,6 +835,12 @@ _ROWS = (
         "Give the tensors one dtype.",
     ),
     Row(
+        "inv/halves", ("info",),
+        "Gate and up rows of MLPs are stored under keys of their own and are read as one tensor.",
+        _NOTHING,
+        "Nothing to mend: fsdp_dtensor checkpoints and singleton shards are written so.",
+    ),
+    Row(
         "inv/ignored", ("info",),
         "A tensor is left out on purpose; the reason is printed.",
         _NOTHING,

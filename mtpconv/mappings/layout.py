@@ -20,11 +20,16 @@ DECODER = "decoder.layers."
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A logical tensor on disk: `key`, the leading coordinates `index`, and what is left of it."""
+    """A logical tensor on disk: `key`, the leading coordinates `index`, and what is left of it.
+
+    Where gate and up rows are stored under keys of their own, `below` is where the up rows lie, and
+    `spec` is that of both together.
+    """
 
     key: str
     index: tuple[int, ...]
     spec: TensorSpec
+    below: "Place | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +97,31 @@ def logical_places(keys: Mapping[str, TensorSpec]) -> dict[str, Place]:
                 raise FormatError("layout/conflict", what, "remove one of the two")
             rest = TensorSpec(spec.shape[len(index) :], spec.dtype)
             places[name] = Place(key, index, rest)
-    return places
+    return _joined(places)
+
+
+GATE, UP = "_w", "_v"
+"""How megatron-core ends the keys of `linear_fc1`'s two halves where it stores them apart."""
+
+
+def _joined(places: dict[str, Place]) -> dict[str, Place]:
+    """Gate and up halves put together; a half without its other one stays as it is."""
+    found: dict[str, Place] = {}
+    for name, place in places.items():
+        whole, half = name[: -len(GATE)], name[-len(GATE) :]
+        other = places.get(whole + {GATE: UP, UP: GATE}.get(half, ""))
+        if half not in (GATE, UP) or other is None or other.spec != place.spec or whole in places:
+            found[name] = place
+        elif half == GATE:
+            height, *rest = place.spec.shape
+            spec = TensorSpec((2 * height, *rest), place.spec.dtype)
+            found[whole] = Place(place.key, place.index, spec, other)
+    return found
 
 
 def _members(key: str, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """`(logical name, index)` of everything that one key holds."""
-    parts = canonical(key).split(".")
+    parts = _expert_parts(canonical(key).split("."))
     axes: list[int] = []
     if parts[:2] == ["decoder", "layers"] and len(parts) > 2 and not parts[2].isdecimal():
         parts.insert(2, "")
@@ -116,15 +140,33 @@ def _members(key: str, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield ".".join(parts), index
 
 
+def _expert_parts(parts: list[str]) -> list[str]:
+    """A key's parts with the expert's number where this package has it.
+
+    `fsdp_dtensor` checkpoints have the live modules' names: `experts.linear_fc1.weight7` (all
+    experts in one module) or `experts.local_experts.7.linear_fc1.weight`.
+    """
+    if len(parts) < 4 or "experts" not in parts[:-2]:
+        return parts
+    at = parts.index("experts")
+    if parts[at + 1] == "local_experts":
+        return [*parts[: at + 1], "experts", *parts[at + 2 :]]
+    stem = parts[-1].removesuffix(GATE).removesuffix(UP)
+    kind = stem.rstrip("0123456789")
+    if parts[at + 1] == "experts" or kind == stem or len(parts) != at + 3:
+        return parts
+    leaf = kind + parts[-1][len(stem) :]
+    return [*parts[: at + 1], "experts", stem[len(kind) :], parts[at + 1], leaf]
+
+
 PREFIXES = ("language_model.", "model.", "module.")
 """Wrappers around the GPT model that some programs leave in front of its keys."""
 
 
 def canonical(key: str) -> str:
     """A key with the spelling this package uses: no wrapper prefix, `transformer_layer` in MTP."""
-    for prefix in PREFIXES:
-        if key.startswith(prefix):
-            key = key.removeprefix(prefix)
+    while key.startswith(PREFIXES):
+        key = key.partition(".")[2]
     if key.startswith("mtp.layers."):
         parts = key.split(".")
         # A HybridModel's MTP layer is a stack, which megatron-core itself calls so on disk.
