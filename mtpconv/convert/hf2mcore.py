@@ -191,10 +191,14 @@ def narrowed(command: str, planned: HfPlan, error: Narrowed) -> Report:
 
 def plan_facts(planned: HfPlan) -> tuple[tuple[str, str], ...]:
     """The plan's counts in lines."""
-    plan, hf = planned.plan, planned.hf
+    plan, hf = planned.plan, planned.hf.stored or planned.hf
     size = sum(spec.nbytes for spec in hf.tensors.values())
+    source = f"{len(hf.tensors):,} tensors, {size_text(size)}, {len(hf.headers)} files"
+    folded = planned.folded
+    note = f"{folded:,} scales into their weights" if folded else ""
     return (
-        ("source", f"{len(hf.tensors):,} tensors, {size_text(size)}, {len(hf.headers)} files"),
+        ("source", source),
+        *((("folded", note),) if note else ()),
         (plan.direction, plan_text(plan)),
     )
 

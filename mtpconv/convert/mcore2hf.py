@@ -1,11 +1,13 @@
 """Megatron-Core torch_dist back to HF safetensors, in the shape of the source or of `--like`."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mtpconv.convert.cast import convert
 from mtpconv.convert.execute import OutputFile, write_files
+from mtpconv.convert.fold_hf import Dtype
 from mtpconv.convert.headers import read_header
 from mtpconv.convert.hf import HfLayout, is_hf, open_hf
 from mtpconv.convert.manifest import CARRIED_FILE, Like, like_hf, read_manifest, without
@@ -84,11 +86,14 @@ def mcore2hf(
     return _report(planned, target)
 
 
-def find_like(source: Path, like: Source | None) -> Like:
-    """What the HF side is to look like. Raises FormatError if neither side tells."""
+def find_like(source: Path, like: Source | None, dtype: Dtype = "bfloat16") -> Like:
+    """What the HF side is to look like, its quantised weights in `dtype`.
+
+    Raises FormatError if neither side tells.
+    """
     if like is not None:
         if isinstance(like, HubRef) or is_hf(like):
-            return like_hf(open_hf(like))
+            return like_hf(open_hf(like), dtype)
         found = read_manifest(iteration_folder(like))
         if found is None:
             raise FormatError(
@@ -109,7 +114,7 @@ def find_like(source: Path, like: Source | None) -> Like:
 def plan_mcore(source: Path, like_path: Source | None, *, no_mtp: bool) -> McorePlan:
     """The plan from what is on disk to the HF side of `like`."""
     checkpoint = open_mcore(source)
-    like = find_like(source, like_path)
+    like = find_like(source, like_path, _weights_dtype(checkpoint))
     observed = like.layout.tensors
     embedding = checkpoint.places.get(EMBEDDING)
     prepared = prepare(
@@ -132,12 +137,21 @@ def plan_mcore(source: Path, like_path: Source | None, *, no_mtp: bool) -> Mcore
     changes = like.config_changes | prepared.config_changes
     like = replace(like, config_changes=changes)
     findings = (
+        *like.findings,
         *prepared.findings,
         *plan_findings(plan),
         *_side_findings(checkpoint, plan, prepared, ignored),
     )
     findings = (*findings, *mtp_summary(prepared, plan, findings))
     return McorePlan(checkpoint, like, layout, prepared, plan, findings)
+
+
+def _weights_dtype(checkpoint: McoreCheckpoint) -> Dtype:
+    """What most of the checkpoint's weights are stored as."""
+    elements: Counter[str] = Counter()
+    for spec in checkpoint.tensors.values():
+        elements[spec.dtype] += spec.elements
+    return "float32" if elements["F32"] > elements["BF16"] else "bfloat16"
 
 
 def _side_findings(

@@ -148,7 +148,7 @@ def back_and_compare(
         *planned.findings,
         *_new(planned, back),
         *comparison.finish(),
-        *sidecar_findings(planned.hf, target, bool(back.like.config_changes)),
+        *sidecar_findings(planned.hf, target, back.like.config_changes),
     )
     return _report(planned, back, comparison, found, options)
 
