@@ -4,32 +4,41 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
-from mtpconv.convert.hf import open_hf, require_folder
+from mtpconv.convert.hf import open_hf
+from mtpconv.convert.source import HubRef, Source
+from mtpconv.convert.take_inventory import is_hf_folder
 from mtpconv.gate.engines.table import FLAGS, TITLES
 from mtpconv.gate.further import further_checks
 from mtpconv.gate.hf_checks import check_hf, engine_check
+from mtpconv.gate.mcore_checks import check_mcore, open_export
 from mtpconv.gate.outcome import Outcome, attempt, counted
 from mtpconv.gate.policy import Allowance, Policy, Sorted, accept
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.report import Check, Report, status_counts
 
 
-def gate(checkpoint: Path, policy: Policy) -> Report:
-    """All checks of `checkpoint` under `policy`.
+def gate(checkpoint: Source, policy: Policy) -> Report:
+    """All checks of a checkpoint of either format, or on the hub, under `policy`.
 
     Raises MtpconvError where the checkpoint cannot be read at all.
     """
-    require_folder(checkpoint)
     with _no_collector():
-        hf = open_hf(checkpoint)
-        outcomes = check_hf(hf)
-        if policy.engine is not None:
-            outcomes.append(attempt("serving", partial(engine_check, policy.engine, hf)))
-    outcomes += further_checks(checkpoint, policy)
-    return _report(_subject(hf.config), outcomes, policy)
+        if isinstance(checkpoint, HubRef) or is_hf_folder(checkpoint):
+            remote = isinstance(checkpoint, HubRef)
+            hf = open_hf(checkpoint)
+            config, root = hf.config, hf.root
+            outcomes = check_hf(hf, remote=remote)
+            if policy.engine is not None:
+                check = partial(engine_check, policy.engine, hf, remote=remote)
+                outcomes.append(attempt("serving", check))
+        else:
+            export = open_export(checkpoint, policy.reference)
+            config, root = export.config, export.planned.like.root
+            outcomes = check_mcore(export, policy.engine)
+    outcomes += further_checks(checkpoint, root, policy)
+    return _report(_subject(config), outcomes, policy)
 
 
 @contextmanager
