@@ -1,6 +1,7 @@
 """Checks of the gate that need another checkpoint, a tokenizer, or a model to run."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from mtpconv.convert.source import HubRef, Source, local_folder
 from mtpconv.convert.take_inventory import is_hf_folder
 from mtpconv.gate.outcome import Outcome, attempt
 from mtpconv.gate.policy import Policy
+from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.report import Report
 
 
@@ -56,7 +58,15 @@ def _chat(root: Path) -> Report:
 def _reference(checkpoint: Source, reference: Source, policy: Policy) -> Report:
     from mtpconv.convert.diff.run import Diff, diff
 
-    return diff(reference, checkpoint, Diff(headers_only=True, like=_like(checkpoint, policy)))
+    options = Diff(headers_only=True, like=_like(checkpoint, policy))
+    report = diff(reference, checkpoint, options)
+    return replace(report, findings=tuple(map(_sides_named, report.findings)))
+
+
+def _sides_named(finding: Finding) -> Finding:
+    """The diff's A and B by what they are here."""
+    message = finding.message.replace(" in A", " in the reference").replace(" in B", " here")
+    return replace(finding, message=message)
 
 
 def _base(checkpoint: Source, base: Source, policy: Policy) -> Report:

@@ -81,7 +81,7 @@ def _report(subject: str, outcomes: list[Outcome], policy: Policy) -> Report:
         counted_findings,
         tuple(Check(outcome.id, _status(outcome, sorted_)) for outcome in outcomes),
         _facts(outcomes, sorted_, policy),
-        _next_step(wrong, stops, policy),
+        _next_step(wrong, stops, policy, served=_is_served(outcomes, sorted_)),
         status_counts(counted_findings),
         _extra(policy),
         could_not_check=could_not,
@@ -150,7 +150,7 @@ def _reason(
     warnings = sum(finding.severity == "warning" for finding in sorted_.counted)
     ran = sum(outcome.ran for outcome in outcomes)
     text = f"{counted(ran, 'check')} passed"
-    if policy.engine is not None:
+    if policy.engine is not None and _is_served(outcomes, sorted_):
         text += f", {TITLES[policy.engine]} finds every MTP tensor it needs"
     if warnings:
         text += f", {counted(warnings, 'warning')}"
@@ -167,7 +167,13 @@ def _most_telling(wrong: list[Finding]) -> Finding:
     return next((f for f in wrong if f.id.startswith(_SUMMARIES)), wrong[0])
 
 
-def _next_step(wrong: list[Finding], stops: list[Finding], policy: Policy) -> str:
+def _is_served(outcomes: list[Outcome], sorted_: Sorted) -> bool:
+    """Whether the engine's MTP loader was asked about, and nothing it said was waved through."""
+    serving = [outcome for outcome in outcomes if outcome.id == "serving" and outcome.ran]
+    return bool(serving) and not any(f in sorted_.covered for f in serving[0].findings)
+
+
+def _next_step(wrong: list[Finding], stops: list[Finding], policy: Policy, *, served: bool) -> str:
     if wrong:
         first = _most_telling(wrong)
         return (
@@ -175,9 +181,9 @@ def _next_step(wrong: list[Finding], stops: list[Finding], policy: Policy) -> st
             f" {first.id} says what it costs and how to mend it."
         )
     if stops:
-        mend = f" {stops[0].hint}." if stops[0].hint else ""
+        mend = f" To mend it: {stops[0].hint}." if stops[0].hint else ""
         return f"No verdict.{mend} --allow {stops[0].id} leaves that part out, by name."
-    if policy.engine is None:
+    if policy.engine is None or not served:
         return "Headers only: mtpconv roundtrip --check compares every byte."
     # Long enough that the flag begins, and stays on, a line of its own.
     where = f"In {TITLES[policy.engine]} this is the flag that turns it on:"

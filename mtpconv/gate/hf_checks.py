@@ -238,7 +238,8 @@ def serving_check(
 ) -> Outcome:
     """What the engine's MTP loader asks. A family without MTP has nothing to be asked for."""
     family = FAMILIES.get(str(config.get("model_type")))
-    if family is not None and family.mtp is None and not has_mtp_table(config):
+    known = has_mtp_table(config)
+    if not known and family is not None and not family.count_mtp(config, tensors).stored:
         return Outcome("serving", f"{family.model_type} has no MTP to turn on", ran=False)
     served = check_engine(engine, config, tensors, files)
     text = f"{counted(served.layers, 'MTP layer')}, {counted(served.needed, 'tensor')} needed"

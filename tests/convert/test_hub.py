@@ -213,3 +213,19 @@ def test_the_hub_cache_s_own_layout_is_a_source(tmp_path: Path) -> None:
     outside.write_text("{}")
     (snapshot / "leak.json").symlink_to(outside)
     assert "leak.json" not in open_hf(snapshot).sidecars
+
+
+def test_gate_of_a_reference(hub: Hub) -> None:
+    """Everything but what needs bytes: the copies are said to be unread, --base cannot be."""
+    code, out, _ = run("gate", "org/demo", "--for", "vllm", "--format", "json")
+    report = json.loads(out)
+    assert (code, report["verdict"]) == (0, "pass")
+    assert "not compared (on the hub)" in dict(report["facts"])["ties"]
+    assert "44 tensors needed" in dict(report["facts"])["serving"]
+    assert not list(Path("cache").rglob("*.safetensors"))
+    code, out, _ = run("gate", CHECKPOINT, "--reference", "org/demo", "--format", "json")
+    assert (code, json.loads(out)["verdict"]) == (0, "pass")
+    code, out, _ = run("gate", "org/demo", "--base", CHECKPOINT, "--format", "json")
+    report = json.loads(out)
+    assert (code, report["verdict"]) == (2, "error")
+    assert "hub/weights" in {finding["id"] for finding in report["findings"]}

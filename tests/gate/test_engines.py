@@ -9,6 +9,7 @@ from mtpconv.gate.engines.parts import Observed
 from mtpconv.gate.engines.table import TABLE, Engine
 from mtpconv.inventory.findings import Finding
 from mtpconv.mappings.spec import TensorSpec
+from tests.fixtures import mtp_families
 from tests.gate import headers as h
 
 ENGINES: tuple[Engine, ...] = ("vllm", "sglang")
@@ -296,3 +297,23 @@ def test_copies_are_tolerated(engine: Engine) -> None:
 def test_an_engine_without_a_loader_is_an_error() -> None:
     config, tensors = h.config_of("bailing_moe_v2"), h.tensors_of("bailing_moe_v2")
     assert ids(found("vllm", config, tensors)) == {"gate/engine-unsupported"}
+
+
+DTYPES = {
+    "torch.bfloat16": "BF16", "torch.float32": "F32", "torch.float8_e4m3fn": "F8_E4M3",
+    "torch.int8": "I8", "torch.float8_e8m0fnu": "F8_E8M0", "torch.int64": "I64",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", mtp_families.FAMILIES)
+def test_the_tables_agree_with_the_fixtures_of_the_converter(family: str) -> None:
+    """Written by other hands, from the same releases: every MTP tensor there is needed here."""
+    layers = h.LAYERS.get(family, 1)
+    config = mtp_families.config_for(family, mtp=layers)
+    tensors = mtp_families.tensors_for(config, layers)
+    stored = {n: TensorSpec(tuple(t.shape), DTYPES[str(t.dtype)]) for n, t in tensors.items()}
+    engine: Engine = "sglang"
+    served = check_engine(engine, config, stored, Files())
+    said = [f.name for f in served.findings if f.severity != "info"]
+    # Its LongCat leaves out the copy of the embedding, as a converter may.
+    assert said == (["model.mtp.embed_tokens.weight"] if family == "longcat_flash" else [])

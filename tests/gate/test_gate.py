@@ -303,6 +303,17 @@ def test_a_family_without_mtp_has_nothing_to_be_asked(tmp_path: Path) -> None:
     code, body = run(model(tmp_path / "m", "llama"), "--for", "vllm")
     assert (code, ids(body)) == (0, set())
     assert "serving" in checks(body, "skipped")
+    assert "MTP" not in body["reason"] + body["next_step"]
+
+
+def test_what_was_waved_through_is_not_called_fit(tmp_path: Path) -> None:
+    folder = model(tmp_path / "m")
+    tamper.set_config(folder, num_nextn_predict_layers=0)
+    accepted = ("mtp/config-contradiction", "gate/engine-key", "gate/engine-layers")
+    code, body = run(folder, "--for", "vllm", *(w for id in accepted for w in ("--allow", id)))
+    assert (code, ids(body)) == (0, set())
+    assert "finds every" not in body["reason"]
+    assert "Fit to serve" not in body["next_step"]
 
 
 def test_an_unknown_family_is_served_if_accepted_by_name(
