@@ -20,6 +20,7 @@ from mtpconv.convert.publish import (
     staging,
 )
 from mtpconv.convert.ranges import Piece
+from mtpconv.convert.rounding import rounded_gammas
 from mtpconv.convert.source import HubRef, Source
 from mtpconv.convert.write_hf import Producers, producers, shard_file, unmoved, write_sidecars
 from mtpconv.convert.write_mcore import source_piece
@@ -72,6 +73,7 @@ def mcore2hf(
     planned = plan_mcore(source, like, no_mtp=options.no_mtp)
     if errors(planned.findings):
         return _refusal(planned)
+    planned = replace(planned, findings=(*planned.findings, *_rounded(planned)))
     total = sum(spec.nbytes for spec in planned.layout.tensors.values())
     require_room(target, total + total // 100)
     try:
@@ -276,6 +278,23 @@ def hf_sources(planned: McorePlan) -> HfSources:
         for name in rule.mcore
     } | {name: planned.plan.target[name].dtype for name in carried}
     return HfSources(rules, pieces, dtypes, reader)
+
+
+def _rounded(planned: McorePlan) -> list[Finding]:
+    """What the way back must round, read off the values themselves."""
+    checkpoint, plan = planned.checkpoint, planned.plan
+    at = hf_sources(planned)
+    try:
+        return list(
+            rounded_gammas(
+                plan.rules,
+                at.pieces,
+                lambda name: checkpoint.places[plan.aliases.get(name, name)].spec,
+                lambda name: plan.target[name].dtype,
+            )
+        )
+    finally:
+        at.reader.close()
 
 
 def hf_files(planned: McorePlan) -> tuple[list[OutputFile], ChunkReader]:

@@ -485,6 +485,12 @@ _ROWS = (
         "Such values are below 2**-16: check that the tensor is the trained one.",
     ),
     Row(
+        "dtype/rounded", ("warning",),
+        "A job trained norms as gamma - 1, and HF's dtype does not hold every gamma exactly.",
+        "At most half a step of HF's dtype near one; a model trained in HF's spelling has it too.",
+        "Nothing to mend, or give a --like that keeps these norms in fp32.",
+    ),
+    Row(
         "dtype/unsupported", ("stop",),
         "A dtype that has no exact conversion, or that torch_dist cannot store.",
         "The tensor cannot be carried over.",
