@@ -112,7 +112,7 @@ def write_mcore(
     if hf.index is not None:
         copy_file(hf.root / INDEX, stage / SIDECARS / INDEX)
     stacked = is_stacked(planned, options.layer_layout)
-    layers = prepared.request.mtp_layers
+    layers = prepared.built
     args = {
         **prepared.args,
         "padded_vocab_size": prepared.request.padded_vocab or prepared.request.config["vocab_size"],
@@ -204,7 +204,7 @@ def plan_facts(planned: HfPlan) -> tuple[tuple[str, str], ...]:
 
 
 def _report(planned: HfPlan, output: McoreOutput, final: Path, options: ToMcore) -> Report:
-    layers = planned.prepared.request.mtp_layers
+    layers = planned.prepared.built
     layout = "stacked" if is_stacked(planned, options.layer_layout) else "per layer"
     facts = (
         *plan_facts(planned),

@@ -91,7 +91,7 @@ def prove_both(hf: HfCheckpoint, way: Way, layout: LayerLayout) -> BothPlans:
 def plan_report(both: BothPlans) -> Report:
     """The two plans as a report."""
     found = errors(both.findings)
-    layers = both.there.prepared.request.mtp_layers
+    layers = both.there.prepared.built
     facts = [*plan_facts(both.there)]
     if both.back is not None:
         facts.append((both.back.direction, plan_text(both.back)))

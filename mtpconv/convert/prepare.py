@@ -39,7 +39,10 @@ def installed_mcore() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A family's rows for one HF inventory, and what was noticed on the way."""
+    """A family's rows for one HF inventory, and what was noticed on the way.
+
+    `built` is how many MTP layers the Megatron side has.
+    """
 
     family: Family
     count: MtpCount
@@ -50,6 +53,7 @@ class Prepared:
     findings: tuple[Finding, ...]
     args: Mapping[str, Any]
     hybrid: bool
+    built: int
 
 
 def prepare(
@@ -76,10 +80,11 @@ def prepare(
     mtp_layers = 0 if no_mtp else count.expected
     request = Request(config, observed, mtp_layers, padded_vocab, carry_copies, mcore)
     rows = family.rules(request)
-    args = family.megatron_args(config, mtp_layers)  # contradictions show before a byte is written
+    built = built_mtp(rows)
+    args = family.megatron_args(config, built)  # contradictions show before a byte is written
     if hybrid and (hybrid_rows := as_hybrid(rows)) is not rows:
         rows = hybrid_rows
-        args = {**args, **hybrid_args(rows, mtp_layers)}
+        args = {**args, **hybrid_args(rows, built)}
         findings += bare_attention(rows) if side == "config.json" else []
     dropped: list[str] = []
     changes: dict[str, Any] = {}
@@ -100,8 +105,23 @@ def prepare(
             findings += copies(family.mtp.prefixes(config, count.stored), observed)
     findings += ties(rows, observed)
     return Prepared(
-        family, count, request, rows, frozenset(dropped), changes, tuple(findings), args, hybrid
+        family,
+        count,
+        request,
+        rows,
+        frozenset(dropped),
+        changes,
+        tuple(findings),
+        args,
+        hybrid,
+        built,
     )
+
+
+def built_mtp(rows: Iterable[Row]) -> int:
+    """MTP layers on the Megatron side: none where a release's have no home there."""
+    names = (name for row in rows if isinstance(row, Rule) for name in row.mcore)
+    return len({name.split(".")[2] for name in names if name.startswith("mtp.layers.")})
 
 
 def ties(rows: Iterable[Row], observed: Mapping[str, TensorSpec]) -> Iterator[Finding]:

@@ -4,23 +4,29 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from mtpconv.convert.source import HubRef, Source, local_folder
+from mtpconv.convert.take_inventory import is_hf_folder
 from mtpconv.gate.outcome import Outcome, attempt
 from mtpconv.gate.policy import Policy
 from mtpconv.inventory.report import Report
 
 
-def further_checks(checkpoint: Path, policy: Policy) -> list[Outcome]:
-    """What the policy asks beyond the headers; nothing asked for is left out in silence."""
+def further_checks(checkpoint: Source, root: Path, policy: Policy) -> list[Outcome]:
+    """What the policy asks beyond the headers; nothing asked for is left out in silence.
+
+    `root` is the folder of the checkpoint's config, tokenizer and templates.
+    """
     outcomes = []
-    if _has_template(checkpoint):
-        outcomes.append(_asked("chat", "template and tokenizer", partial(_chat, checkpoint)))
+    if _has_template(root):
+        outcomes.append(_asked("chat", "template and tokenizer", partial(_chat, root)))
     for id, folder, check in (
         ("reference", policy.reference, _reference),
         ("base", policy.base, _base),
         ("parity", policy.parity, _parity),
     ):
         if folder is not None:
-            outcomes.append(_asked(id, str(folder), partial(check, checkpoint, folder)))
+            run = partial(check, checkpoint, folder, policy)
+            outcomes.append(_asked(id, str(folder), run))
     return outcomes
 
 
@@ -33,33 +39,43 @@ def _asked(id: str, text: str, run: Callable[[], Report]) -> Outcome:
     return attempt(id, check)
 
 
-def _has_template(checkpoint: Path) -> bool:
+def _has_template(root: Path) -> bool:
     """Whether there is a chat template; a model without one is not served with one."""
-    config = checkpoint / "tokenizer_config.json"
-    if (checkpoint / "chat_template.jinja").is_file():
+    config = root / "tokenizer_config.json"
+    if (root / "chat_template.jinja").is_file():
         return True
     return config.is_file() and b'"chat_template"' in config.read_bytes()
 
 
-def _chat(checkpoint: Path) -> Report:
+def _chat(root: Path) -> Report:
     from mtpconv.chat.check import check_chat
 
-    return check_chat(checkpoint)
+    return check_chat(root)
 
 
-def _reference(checkpoint: Path, reference: Path) -> Report:
+def _reference(checkpoint: Source, reference: Source, policy: Policy) -> Report:
     from mtpconv.convert.diff.run import Diff, diff
 
-    return diff(reference, checkpoint, Diff(headers_only=True))
+    return diff(reference, checkpoint, Diff(headers_only=True, like=_like(checkpoint, policy)))
 
 
-def _base(checkpoint: Path, base: Path) -> Report:
+def _base(checkpoint: Source, base: Source, policy: Policy) -> Report:
     from mtpconv.convert.diff.run import Diff, against_base
 
-    return against_base(base, checkpoint, Diff())
+    options = Diff(like=_like(checkpoint, policy))
+    return against_base(local_folder(base), local_folder(checkpoint), options)
 
 
-def _parity(checkpoint: Path, mcore: Path) -> Report:
+def _like(checkpoint: Source, policy: Policy) -> Path | None:
+    """What names the HF side of a training job's own checkpoint."""
+    if isinstance(checkpoint, HubRef) or is_hf_folder(checkpoint):
+        return None
+    return None if policy.reference is None else local_folder(policy.reference)
+
+
+def _parity(checkpoint: Source, other: Source, _: Policy) -> Report:
+    """The forward of the HF side and of the Megatron side, whichever is which."""
     from mtpconv.parity.check import parity
 
-    return parity(checkpoint, mcore)
+    ours, theirs = local_folder(checkpoint), local_folder(other)
+    return parity(ours, theirs) if is_hf_folder(ours) else parity(theirs, ours)

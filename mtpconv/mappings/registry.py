@@ -10,6 +10,7 @@ from mtpconv.mappings.families import (
     bailing_moe_v2,
     deepseek_v2,
     deepseek_v3,
+    deepseek_v4,
     ernie4_5_moe,
     exaone_moe,
     gemma,
@@ -278,6 +279,11 @@ FAMILIES: dict[str, Family] = {
         Family(
             "step3p7", "Step-3.7-Flash (language model)", step3p5.rules, step3p5.args,
             moe=True, mtp=_STEP_VL, gap=step3p5.GAP, note=step3p5.NOTE,
+        ),
+        Family(
+            "deepseek_v4", "DeepSeek-V4-Flash, V4-Pro (bf16)", deepseek_v4.rules, deepseek_v4.args,
+            moe=True, mixed=True, gap=deepseek_v4.GAP,
+            mtp=_numbered((deepseek_v4.MTP,), convention="undercounted"),
         ),
         Family("hy_v3", "HY-V3 (Hy3)", hy_v3.rules, hy_v3.args, moe=True, mtp=_TRAILING),
         Family(
