@@ -40,6 +40,13 @@ class Layout(StrEnum):
     stacked = "stacked"
 
 
+class Dtype(StrEnum):
+    """What quantised weights are read as."""
+
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+
+
 class Target(StrEnum):
     """megatron-core releases whose layouts differ."""
 
@@ -107,6 +114,9 @@ NoMtp = Annotated[
 CarryCopies = Annotated[
     bool,
     typer.Option("--carry-copies", help="Keep MTP copies that differ from the shared tensor."),
+]
+ReadAs = Annotated[
+    Dtype, typer.Option("--dtype", help="What quantised weights (FP8, MXFP4) are read as.")
 ]
 TargetMcore = Annotated[
     Target,

@@ -10,6 +10,7 @@ from mtpconv.cli.app import app
 from mtpconv.cli.common import (
     CarryCopies,
     Debug,
+    Dtype,
     Force,
     Format,
     Html,
@@ -20,6 +21,7 @@ from mtpconv.cli.common import (
     NoMtp,
     Output,
     PadVocab,
+    ReadAs,
     Reports,
     SourceDir,
     Strict,
@@ -46,6 +48,7 @@ def hf2mcore(
     no_mtp: NoMtp = False,
     carry_copies: CarryCopies = False,
     target_mcore: TargetMcore = Target.auto,
+    dtype: ReadAs = Dtype.bfloat16,
     mcore_model: McoreModel = Model.gpt,
     force: Force = False,
     strict: Strict = False,
@@ -62,7 +65,9 @@ def hf2mcore(
         from mtpconv.convert.rich_progress import shown
 
         hybrid = mcore_model is Model.hybrid
-        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, hybrid)
+        way = Way(
+            pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value, hybrid
+        )
         options = ToMcore(iteration, layer_layout.value, way, force)
         with shown() as progress:
             return hf2mcore(src, dst, options, progress)
@@ -83,6 +88,15 @@ def mcore2hf(
             show_default=False,
         ),
     ] = None,
+    fp8_like: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Quantised HF folder the result is to look like, its scheme included; a scale is"
+            " used again unless a value would overflow.",
+            show_default=False,
+        ),
+    ] = None,
     no_mtp: NoMtp = False,
     force: Force = False,
     strict: Strict = False,
@@ -98,7 +112,7 @@ def mcore2hf(
         from mtpconv.convert.rich_progress import shown
 
         with shown() as progress:
-            return mcore2hf(src, dst, like, ToHf(no_mtp, force), progress)
+            return mcore2hf(src, dst, like, ToHf(no_mtp, force, fp8_like), progress)
 
     run("mcore2hf", work, output, strict=strict, debug=debug, reports=reports, html=html)
 
@@ -128,6 +142,7 @@ def roundtrip(
     no_mtp: NoMtp = False,
     carry_copies: CarryCopies = False,
     target_mcore: TargetMcore = Target.auto,
+    dtype: ReadAs = Dtype.bfloat16,
     mcore_model: McoreModel = Model.gpt,
     strict: Strict = False,
     output: Output = Format.text,
@@ -145,7 +160,9 @@ def roundtrip(
         from mtpconv.parity.check import parity as forward_parity
 
         hybrid = mcore_model is Model.hybrid
-        way = Way(pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, hybrid)
+        way = Way(
+            pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value, hybrid
+        )
         if parity and in_memory:
             what = "--parity runs a written checkpoint, and --in-memory writes none"
             raise ConfigError("usage/parity", what, "drop one of the two")

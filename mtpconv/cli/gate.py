@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtpconv.cli.app import app
-from mtpconv.cli.common import Debug, Format, Html, Output, Reports, Strict, could_not_check, run
+from mtpconv.cli.common import (
+    Debug,
+    Format,
+    Html,
+    Output,
+    Reports,
+    Strict,
+    could_not_check,
+    run,
+    source_of,
+)
 
 if TYPE_CHECKING:
     from mtpconv.inventory.report import Report
@@ -29,20 +39,20 @@ def _folder(name: str, words: str) -> typer.models.OptionInfo:
 
 @app.command()
 def gate(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CKPT", show_default=False)],
+    checkpoint: Annotated[str, typer.Argument(metavar="CKPT", show_default=False)],
     reference: Annotated[
-        Path | None,
+        str | None,
         _folder("--reference", "The release it comes from: config, headers and sidecars agree?"),
     ] = None,
     base: Annotated[
-        Path | None, _folder("--base", "What it was trained from: is the MTP head stale?")
+        str | None, _folder("--base", "What it was trained from: is the MTP head stale?")
     ] = None,
     engine: Annotated[
         ServingEngine | None,
         typer.Option("--for", help="What this engine's MTP loader asks.", show_default=False),
     ] = None,
     parity: Annotated[
-        Path | None, _folder("--parity", "Megatron checkpoint to compare the logits with.")
+        str | None, _folder("--parity", "The other format's checkpoint, to compare logits with.")
     ] = None,
     allow: Annotated[
         list[str] | None,
@@ -69,9 +79,9 @@ def gate(
         policy = with_options(
             find_policy(Path.cwd()),
             engine=engine.value if engine else None,
-            reference=reference,
-            base=base,
-            parity=parity,
+            reference=source_of(reference) if reference else None,
+            base=source_of(base) if base else None,
+            parity=source_of(parity) if parity else None,
             strict=strict,
             allow=allow or [],
         )
@@ -81,6 +91,6 @@ def gate(
     def work() -> "Report":
         from mtpconv.gate.gate import gate as run_gate
 
-        return run_gate(checkpoint, policy)
+        return run_gate(source_of(checkpoint), policy)
 
     run("gate", work, output, strict=policy.strict, debug=debug, reports=reports, html=html)

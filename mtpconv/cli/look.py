@@ -7,6 +7,7 @@ import typer
 from mtpconv.cli.app import app
 from mtpconv.cli.common import (
     Debug,
+    Dtype,
     Format,
     Html,
     LayerLayout,
@@ -18,6 +19,7 @@ from mtpconv.cli.common import (
     PadVocab,
     Plain,
     PlainOutput,
+    ReadAs,
     Reports,
     SourceRef,
     Strict,
@@ -59,6 +61,7 @@ def plan(
     pad_vocab_to_multiple: PadVocab = None,
     no_mtp: NoMtp = False,
     target_mcore: TargetMcore = Target.auto,
+    dtype: ReadAs = Dtype.bfloat16,
     mcore_model: McoreModel = Model.gpt,
     strict: Strict = False,
     output: Output = Format.text,
@@ -73,7 +76,7 @@ def plan(
         from mtpconv.convert.prepare import Way
 
         hybrid = mcore_model is Model.hybrid
-        way = Way(pad_vocab_to_multiple, no_mtp, False, target_mcore.release, hybrid)
+        way = Way(pad_vocab_to_multiple, no_mtp, False, target_mcore.release, dtype.value, hybrid)
         return plan_report(plan_both(source_of(src), way, layer_layout.value))
 
     run("plan", work, output, strict=strict, debug=debug, reports=reports, html=html)

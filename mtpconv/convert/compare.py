@@ -1,10 +1,12 @@
 """A produced HF folder against its source: headers, then every byte."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
+from mtpconv.convert.config_text import changed_text, changes_in_words
 from mtpconv.convert.headers import read_header
 from mtpconv.convert.hf import CONFIG, INDEX, HfCheckpoint
 from mtpconv.convert.progress import Advance
@@ -94,8 +96,13 @@ def digest(where: Where) -> bytes:
     return state.digest()
 
 
-def sidecar_findings(source: HfCheckpoint, folder: Path, config_changed: bool) -> Iterator[Finding]:
-    """Files beside the shards that did not come back byte for byte."""
+def sidecar_findings(
+    source: HfCheckpoint, folder: Path, config_changes: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Files beside the shards that did not come back byte for byte.
+
+    config.json is to be the source's with `config_changes` made, each of which is told.
+    """
     names = [*source.sidecars, *([INDEX] if source.index is not None else [])]
     for name in names:
         came = folder / name
@@ -103,7 +110,9 @@ def sidecar_findings(source: HfCheckpoint, folder: Path, config_changed: bool) -
             message = f"{name} did not come back"
             yield Finding("sidecar/missing", "error", message, "missing", name)
         elif came.read_bytes() != (source.root / name).read_bytes():
-            if name == CONFIG and config_changed:
+            text = (source.root / name).read_bytes()
+            if name == CONFIG and came.read_bytes() == changed_text(text, config_changes):
+                yield from config_findings(source.config, config_changes)
                 continue
             if name == INDEX and _stale_index(source):
                 message = "the index came back with its true total_size or entries"
@@ -113,5 +122,13 @@ def sidecar_findings(source: HfCheckpoint, folder: Path, config_changed: bool) -
             yield Finding("sidecar/changed", "error", message, "changed", name)
 
 
+def config_findings(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[Finding]:
+    """Each key of config.json that is written otherwise than in the source."""
+    for words in changes_in_words(config, changes):
+        yield Finding("config/changed", "info", f"config.json: {words}", name=CONFIG)
+
+
 def _stale_index(source: HfCheckpoint) -> bool:
-    return any(finding.id in ("index/total-size", "index/unlisted") for finding in source.findings)
+    return source.stored is not None or any(
+        finding.id in ("index/total-size", "index/unlisted") for finding in source.findings
+    )

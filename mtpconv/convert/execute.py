@@ -12,12 +12,13 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
 from mtpconv.convert.ranges import Computed, Payload, Strip
-from mtpconv.convert.virtual import Read, Source, Virtual
+from mtpconv.convert.virtual import Location, Read, Virtual
 from mtpconv.errors import FormatError, MtpconvError, OutputError
 
 BUFFER = 4 << 20
@@ -176,10 +177,10 @@ def _collected(blocks: Iterable[memoryview]) -> bytearray:
 class Memory:
     """Reads from bytes in memory as if they were files of those paths."""
 
-    def __init__(self, held: Mapping[Source, bytes | memoryview]) -> None:
+    def __init__(self, held: Mapping[Location, bytes | memoryview]) -> None:
         self._held = held
 
-    def read(self, path: Source, offset: int, window: memoryview) -> None:
+    def read(self, path: Location, offset: int, window: memoryview) -> None:
         """Fill `window` from what is held as `path`, at `offset`."""
         window[:] = self._held[path][offset : offset + len(window)]
 
@@ -253,7 +254,7 @@ class Sources:
         for handle in self._open.values():
             os.close(handle)
 
-    def read(self, path: Source, offset: int, window: memoryview) -> None:
+    def read(self, path: Location, offset: int, window: memoryview) -> None:
         """Fill `window` from `path` at `offset`. Raises FormatError if the file ends before."""
         if isinstance(path, Virtual):
             path.read(self.read, offset, window)
@@ -304,7 +305,8 @@ class _Writer:
         finally:
             os.close(self._handle)
             self._buffer.release()
-            self._map.close()
+            with suppress(BufferError):  # a failed read's traceback may still hold its window
+                self._map.close()
 
     def window(self, most: int) -> memoryview:
         """Up to `most` free bytes of the buffer, to be filled and then committed."""

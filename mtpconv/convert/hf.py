@@ -2,17 +2,19 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mtpconv.convert.headers import Header, read_header
 from mtpconv.convert.source import SCHEME, HubRef, Source, local_folder, parse_source
+from mtpconv.convert.virtual import Location, Virtual
 from mtpconv.errors import ConfigError, FormatError, UnsafeError
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.sidecars import is_inside
+from mtpconv.mappings.quant import Quantised
 from mtpconv.mappings.spec import TensorSpec
 
 INDEX = "model.safetensors.index.json"
@@ -44,7 +46,11 @@ class HfLayout:
 
 @dataclass(frozen=True)
 class HfCheckpoint:
-    """An HF folder as its headers describe it; `findings` are what was noticed on reading."""
+    """An HF folder as its headers describe it; `findings` are what was noticed on reading.
+
+    Where weights are quantised this may be the view in which they are plain tensors: `virtual` are
+    those, made when read, `quantised` how they are stored, and `stored` the folder as it lies.
+    """
 
     root: Path
     config: dict[str, Any]
@@ -53,6 +59,9 @@ class HfCheckpoint:
     sidecars: tuple[str, ...]
     skipped: tuple[str, ...]
     findings: tuple[Finding, ...]
+    virtual: Mapping[str, Virtual] = field(default_factory=dict)
+    quantised: Mapping[str, Quantised] = field(default_factory=dict)
+    stored: "HfCheckpoint | None" = None
 
     @cached_property
     def tensors(self) -> dict[str, TensorSpec]:
@@ -60,13 +69,14 @@ class HfCheckpoint:
         return {n: spec for header in self.headers.values() for n, spec in header.tensors.items()}
 
     @cached_property
-    def locations(self) -> dict[str, tuple[Path, int]]:
-        """Where each tensor's payload begins: file and absolute byte offset."""
-        return {
+    def locations(self) -> dict[str, tuple[Location, int]]:
+        """Where each tensor's payload begins: file (or virtual source) and byte offset."""
+        found: dict[str, tuple[Location, int]] = {
             name: (path, offset)
             for path, header in ((self.root / file, h) for file, h in self.headers.items())
             for name, offset in header.offsets.items()
         }
+        return found | {name: (source, 0) for name, source in self.virtual.items()}
 
     @cached_property
     def layout(self) -> HfLayout:

@@ -112,7 +112,7 @@ def write_mcore(
     if hf.index is not None:
         copy_file(hf.root / INDEX, stage / SIDECARS / INDEX)
     stacked = is_stacked(planned, options.layer_layout)
-    layers = prepared.request.mtp_layers
+    layers = prepared.built
     args = {
         **prepared.args,
         "padded_vocab_size": prepared.request.padded_vocab or prepared.request.config["vocab_size"],
@@ -191,16 +191,20 @@ def narrowed(command: str, planned: HfPlan, error: Narrowed) -> Report:
 
 def plan_facts(planned: HfPlan) -> tuple[tuple[str, str], ...]:
     """The plan's counts in lines."""
-    plan, hf = planned.plan, planned.hf
+    plan, hf = planned.plan, planned.hf.stored or planned.hf
     size = sum(spec.nbytes for spec in hf.tensors.values())
+    source = f"{len(hf.tensors):,} tensors, {size_text(size)}, {len(hf.headers)} files"
+    folded = planned.folded
+    note = f"{folded:,} scales into their weights" if folded else ""
     return (
-        ("source", f"{len(hf.tensors):,} tensors, {size_text(size)}, {len(hf.headers)} files"),
+        ("source", source),
+        *((("folded", note),) if note else ()),
         (plan.direction, plan_text(plan)),
     )
 
 
 def _report(planned: HfPlan, output: McoreOutput, final: Path, options: ToMcore) -> Report:
-    layers = planned.prepared.request.mtp_layers
+    layers = planned.prepared.built
     layout = "stacked" if is_stacked(planned, options.layer_layout) else "per layer"
     facts = (
         *plan_facts(planned),

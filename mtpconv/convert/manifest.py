@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mtpconv import __version__
+from mtpconv.convert.fold_hf import Dtype, fold_hf, folded_config
 from mtpconv.convert.hf import (
     HfCheckpoint,
     HfLayout,
@@ -21,6 +22,7 @@ from mtpconv.convert.hf import (
     read_config,
 )
 from mtpconv.errors import FormatError, UnsafeError
+from mtpconv.inventory.findings import Finding
 from mtpconv.mappings.spec import ITEM_SIZE, TensorSpec
 
 MANIFEST = "mtpconv.json"
@@ -46,12 +48,17 @@ class Like:
     config_changes: dict[str, Any]
     carried: tuple[str, ...] = ()
     passthrough: Path | None = None
+    findings: tuple[Finding, ...] = ()
 
 
-def like_hf(checkpoint: HfCheckpoint) -> Like:
-    """An HF folder as the model of the way back."""
-    root = checkpoint.root
-    return Like(str(root), checkpoint.config, checkpoint.layout, root, checkpoint.sidecars, {})
+def like_hf(checkpoint: HfCheckpoint, dtype: Dtype = "bfloat16") -> Like:
+    """An HF folder as the model of the way back; quantised weights come back plain, of `dtype`."""
+    plain = fold_hf(checkpoint, dtype)
+    root, changes = plain.root, folded_config(plain, dtype)
+    findings = tuple(finding for finding in plain.findings if finding.id.startswith("fp8/"))
+    return Like(
+        str(root), plain.config, plain.layout, root, plain.sidecars, changes, findings=findings
+    )
 
 
 def manifest_json(

@@ -6,6 +6,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from mtpconv.convert.fold_hf import Dtype, fold_hf, folded_config, odd_copies
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.values import Where, difference, same_bytes
 from mtpconv.errors import ConfigError
@@ -38,7 +39,10 @@ def installed_mcore() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A family's rows for one HF inventory, and what was noticed on the way."""
+    """A family's rows for one HF inventory, and what was noticed on the way.
+
+    `built` is how many MTP layers the Megatron side has.
+    """
 
     family: Family
     count: MtpCount
@@ -49,6 +53,7 @@ class Prepared:
     findings: tuple[Finding, ...]
     args: Mapping[str, Any]
     hybrid: bool
+    built: int
 
 
 def prepare(
@@ -75,10 +80,11 @@ def prepare(
     mtp_layers = 0 if no_mtp else count.expected
     request = Request(config, observed, mtp_layers, padded_vocab, carry_copies, mcore)
     rows = family.rules(request)
-    args = family.megatron_args(config, mtp_layers)  # contradictions show before a byte is written
+    built = built_mtp(rows)
+    args = family.megatron_args(config, built)  # contradictions show before a byte is written
     if hybrid and (hybrid_rows := as_hybrid(rows)) is not rows:
         rows = hybrid_rows
-        args = {**args, **hybrid_args(rows, mtp_layers)}
+        args = {**args, **hybrid_args(rows, built)}
         findings += bare_attention(rows) if side == "config.json" else []
     dropped: list[str] = []
     changes: dict[str, Any] = {}
@@ -99,8 +105,23 @@ def prepare(
             findings += copies(family.mtp.prefixes(config, count.stored), observed)
     findings += ties(rows, observed)
     return Prepared(
-        family, count, request, rows, frozenset(dropped), changes, tuple(findings), args, hybrid
+        family,
+        count,
+        request,
+        rows,
+        frozenset(dropped),
+        changes,
+        tuple(findings),
+        args,
+        hybrid,
+        built,
     )
+
+
+def built_mtp(rows: Iterable[Row]) -> int:
+    """MTP layers on the Megatron side: none where a release's have no home there."""
+    names = (name for row in rows if isinstance(row, Rule) for name in row.mcore)
+    return len({name.split(".")[2] for name in names if name.startswith("mtp.layers.")})
 
 
 def ties(rows: Iterable[Row], observed: Mapping[str, TensorSpec]) -> Iterator[Finding]:
@@ -181,19 +202,25 @@ class HfPlan:
     plan: Plan
     findings: tuple[Finding, ...]
 
+    @property
+    def folded(self) -> int:
+        """How many stored tensors are read as part of another: scales, into their weights."""
+        return len(self.hf.quantised)
+
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """What a user may ask of the way to Megatron, as far as it shapes the plan.
 
-    `target_mcore` None means the megatron-core that is installed; `hybrid` its HybridModel, where
-    the family's own model is GPTModel.
+    `target_mcore` None means the megatron-core that is installed; `dtype` is what quantised weights
+    are read as; `hybrid` asks for its HybridModel, where the family's own model is GPTModel.
     """
 
     pad_multiple: int | None = None
     no_mtp: bool = False
     carry_copies: bool = False
     target_mcore: tuple[int, int] | None = None
+    dtype: Dtype = "bfloat16"
     hybrid: bool = False
 
 
@@ -212,7 +239,11 @@ def _release(way: Way) -> tuple[int, int]:
 
 
 def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan:
-    """The plan of `hf` to Megatron; shared copies are compared unless `headers_only`."""
+    """The plan of `hf` to Megatron; shared copies are compared unless `headers_only`.
+
+    Quantised weights are planned (and, by the plan's `hf`, read) as plain tensors.
+    """
+    hf = fold_hf(hf, way.dtype)
     pad_multiple, padded = way.pad_multiple, None
     vocab = family_of(hf.config).complete(hf.config).get("vocab_size")
     if pad_multiple and isinstance(vocab, int):
@@ -228,25 +259,41 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
         hybrid=way.hybrid,
     )
     prepared = expand()
+    odd = odd_copies(prepared.rows, hf.quantised)
+    carried = frozenset(name for name, _ in odd)
+    if odd:
+        prepared = expand(carry_copies=carried)
     unequal = [] if headers_only else unequal_copies(hf, prepared.rows)
     if unequal and way.carry_copies:
         names = frozenset(finding.name for finding in unequal if finding.name != HEAD)
-        prepared = expand(carry_copies=names)
+        prepared = expand(carry_copies=carried | names)
         unequal = [
             replace(finding, severity="warning", status="carried", hint="")
             if finding.name in names
             else finding
             for finding in unequal
         ]
+    changes = prepared.config_changes | folded_config(hf, way.dtype)
+    prepared = replace(prepared, config_changes=changes)
     plan = plan_hf_to_mcore(prepared.rows, hf.tensors)
+    notes = [_odd_copy(name, original) for name, original in odd]
     findings = (
         *hf.findings,
         *prepared.findings,
         *rope_type(hf.config),
+        *notes,
         *unequal,
         *plan_findings(plan),
     )
     return HfPlan(hf, prepared, plan, (*findings, *mtp_summary(prepared, plan, findings)))
+
+
+def _odd_copy(name: str, original: str) -> Finding:
+    message = (
+        f"{name} and {original}, of which it is a copy, are not quantised alike, so their values"
+        " differ; it is carried by itself"
+    )
+    return Finding("mtp/copy-quantised", "info", message, name=name, counterpart=original)
 
 
 def unequal_copies(hf: HfCheckpoint, rows: list[Row]) -> list[Finding]:

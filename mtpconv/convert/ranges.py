@@ -8,7 +8,7 @@ op's blocks cut across both and leave `Strip`s.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mtpconv.convert.virtual import Source
+from mtpconv.convert.virtual import Location
 from mtpconv.mappings.ops import ZERO, Block, Moves, placed
 from mtpconv.mappings.spec import ITEM_SIZE
 
@@ -17,7 +17,7 @@ from mtpconv.mappings.spec import ITEM_SIZE
 class Piece:
     """A stored rectangle of a tensor: its bytes begin at `start` of `path`, row after row."""
 
-    path: Source
+    path: Location
     start: int
     row: int
     column: int
@@ -32,7 +32,7 @@ class Strip:
     Run i is read at `source + i * source_step` and lands at byte `target + i * target_step`.
     """
 
-    path: Source | None
+    path: Location | None
     source: int
     target: int
     rows: int
@@ -61,7 +61,7 @@ class Payload:
 class Matrix:
     """A matrix read whole and computed in memory; `key` is the path its result is known by."""
 
-    key: Source
+    key: Location
     source: Payload
     run: Callable[[bytearray], memoryview]
 
@@ -72,6 +72,12 @@ class Computed:
 
     matrices: tuple[Matrix, ...]
     payload: Payload
+
+
+def contiguous(path: Location, start: int, nbytes: int, name: str) -> Payload:
+    """A tensor's bytes as they lie in one run."""
+    strip = Strip(path, start, 0, 1, nbytes, nbytes, nbytes)
+    return Payload((strip,) if nbytes else (), nbytes, nbytes, name)
 
 
 def payload(

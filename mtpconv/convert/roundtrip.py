@@ -148,7 +148,7 @@ def back_and_compare(
         *planned.findings,
         *_new(planned, back),
         *comparison.finish(),
-        *sidecar_findings(planned.hf, target, bool(back.like.config_changes)),
+        *sidecar_findings(planned.hf, target, back.like.config_changes),
     )
     return _report(planned, back, comparison, found, options)
 
@@ -220,7 +220,7 @@ def _changed(found: tuple[Finding, ...]) -> int:
 
 def _mtp_both(planned: HfPlan, back: McorePlan) -> str:
     layers = {name.split(".")[2] for name in back.checkpoint.places if name.startswith("mtp.")}
-    return f"{mtp_text(planned, planned.prepared.request.mtp_layers)}, {len(layers)} read back"
+    return f"{mtp_text(planned, planned.prepared.built)}, {len(layers)} read back"
 
 
 def _counts(planned: HfPlan) -> dict[str, int]:
@@ -247,7 +247,7 @@ def _in_memory_report(planned: HfPlan, progress: Progress) -> Report:
         reason,
         found,
         (Check("plan", "pass"), Check("bytes", "fail" if lost else "pass")),
-        (*hf_facts(planned), ("mtp", mtp_text(planned, planned.prepared.request.mtp_layers))),
+        (*hf_facts(planned), ("mtp", mtp_text(planned, planned.prepared.built))),
         "No file was written, so the torch_dist format itself is not proven: roundtrip --check is.",
         status_counts(found) | {"equal": comparison.compared - len(lost)},
         drawn(planned.prepared, planned.hf.tensors, found),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from mtpconv.convert.execute import BLOCK, Sources
-from mtpconv.convert.virtual import Source
+from mtpconv.convert.virtual import Location
 
 _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -14,7 +14,7 @@ _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 class Where:
     """A contiguous payload of `nbytes` bytes at `offset` of `path`."""
 
-    path: Source
+    path: Location
     offset: int
     nbytes: int
 

@@ -17,5 +17,5 @@ class Virtual(ABC):
         """Fill `window` with the bytes from `offset` on; `read` reads what they are made from."""
 
 
-Source = Path | Virtual
-Read = Callable[[Source, int, memoryview], None]
+Location = Path | Virtual
+Read = Callable[[Location, int, memoryview], None]

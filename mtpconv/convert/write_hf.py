@@ -1,21 +1,21 @@
 """Laying out and writing an HF folder: shards in the source's order, index, config, sidecars."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
+from mtpconv.convert.config_text import changed_text
 from mtpconv.convert.execute import OutputFile, Segment
 from mtpconv.convert.headers import header_bytes
 from mtpconv.convert.hf import CONFIG, INDEX, HfLayout, ShardLayout
 from mtpconv.convert.manifest import Like
 from mtpconv.convert.parts import Part, to_hf_parts
 from mtpconv.convert.publish import copy_file, write_bytes
-from mtpconv.convert.ranges import Piece
-from mtpconv.mappings.config import with_changes
+from mtpconv.convert.ranges import Piece, contiguous
+from mtpconv.convert.virtual import Virtual
 from mtpconv.mappings.ops import rename
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec, rows
@@ -57,11 +57,16 @@ def shard_file(
     rules: Producers,
     pieces: Callable[[str], list[Piece]],
     dtypes: Mapping[str, str],
+    virtual: Mapping[str, Virtual] = MappingProxyType({}),
 ) -> OutputFile:
-    """One safetensors file; `pieces` finds stored Megatron tensors, `dtypes` are theirs by name."""
+    """One safetensors file; `pieces` finds stored Megatron tensors, `dtypes` are theirs by name.
+
+    `virtual` are tensors that are made by other means than the rules.
+    """
     header = header_bytes(shard.tensors, shard.metadata, list(shard.order))
     size = len(header) + sum(spec.nbytes for spec in shard.tensors.values())
-    return OutputFile(shard.file, size, partial(_segments, header, shard, rules, pieces, dtypes))
+    segments = partial(_segments, header, shard, rules, pieces, dtypes, virtual)
+    return OutputFile(shard.file, size, segments)
 
 
 def _segments(
@@ -70,23 +75,15 @@ def _segments(
     rules: Producers,
     pieces: Callable[[str], list[Piece]],
     dtypes: Mapping[str, str],
+    virtual: Mapping[str, Virtual],
 ) -> Iterable[Segment]:
     yield header
     for name in shard.order:
         spec = shard.tensors[name]
+        if name in virtual:
+            yield contiguous(virtual[name], 0, spec.nbytes, name)
+            continue
         yield from tensor_parts(name, spec, rules, pieces, dtypes)
-
-
-def changed_config(text: bytes, changes: Mapping[str, Any]) -> bytes:
-    """config.json's bytes with some integer keys set, everything else as it was where possible."""
-    wanted = with_changes(json.loads(text), changes)
-    edited = text.decode()
-    for key, value in changes.items():
-        leaf = re.escape(key.rpartition(".")[2])
-        edited = re.sub(rf'("{leaf}"\s*:\s*)-?\d+', rf"\g<1>{value}", edited, count=1)
-    if json.loads(edited) == wanted:
-        return edited.encode()
-    return (json.dumps(wanted, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def write_sidecars(stage: Path, like: Like, layout: HfLayout) -> None:
@@ -98,7 +95,7 @@ def write_sidecars(stage: Path, like: Like, layout: HfLayout) -> None:
             copy_file(like.root / name, stage / name)
     config = (like.root / CONFIG).read_bytes()
     if like.config_changes:
-        config = changed_config(config, like.config_changes)
+        config = changed_text(config, like.config_changes)
     write_bytes(stage / CONFIG, config)
 
 

@@ -13,7 +13,7 @@ from mtpconv.convert.items import Container, tensor_container
 from mtpconv.convert.parts import to_mcore_part
 from mtpconv.convert.publish import write_bytes
 from mtpconv.convert.ranges import Piece
-from mtpconv.convert.virtual import Source
+from mtpconv.convert.virtual import Location
 from mtpconv.inventory.plan import Plan
 from mtpconv.mappings.layout import Key, extra_states, lay_out, row_bands
 from mtpconv.mappings.rule import Rule
@@ -137,7 +137,7 @@ def _objects(
     return found
 
 
-def source_piece(path: Source, offset: int, spec: TensorSpec) -> Piece:
+def source_piece(path: Location, offset: int, spec: TensorSpec) -> Piece:
     """A whole tensor that lies contiguous in a file."""
     return Piece(path, offset, 0, 0, rows(spec.shape), columns(spec.shape))
 

@@ -4,13 +4,13 @@ The one exception are shared copies (a tied head that is stored, an MTP layer's 
 head): whether they are copies only their bytes can tell, so where they are stored they are read.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mtpconv.convert.fold_hf import fold_hf
 from mtpconv.convert.headers import read_header
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.plan_both import BothPlans, prove_both
@@ -20,8 +20,7 @@ from mtpconv.gate.config_sizes import contradictions, layer_contradictions
 from mtpconv.gate.engines.check import Files, check_engine, has_mtp_table, stored_layers
 from mtpconv.gate.engines.parts import text_config
 from mtpconv.gate.engines.table import Engine
-from mtpconv.gate.outcome import Outcome, attempt, counted, having
-from mtpconv.gate.scales import fp8_weights, scale_findings
+from mtpconv.gate.outcome import Outcome, attempt, counted, having, hindered
 from mtpconv.gate.vocabulary import embedding_rows, tokenizer_entries, vocabulary_findings
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.inventory import dtypes
@@ -43,17 +42,17 @@ class Proof:
     outcome: Outcome
 
 
-def check_hf(hf: HfCheckpoint) -> list[Outcome]:
-    """Every check that needs nothing but the folder itself."""
+def check_hf(hf: HfCheckpoint, *, remote: bool = False) -> list[Outcome]:
+    """Every check that needs nothing but the folder itself (`remote`: on the hub, no bytes)."""
     proof = prove(hf)
     return [
         index_check(hf),
         header_check(hf),
         attempt("config", partial(config_check, hf, proof)),
         attempt("mtp", partial(mtp_check, hf, proof)),
-        attempt("ties", partial(ties_check, hf, proof)),
+        attempt("ties", partial(ties_check, hf, proof, remote=remote)),
         dtype_check(hf),
-        scale_check(hf),
+        attempt("scales", partial(scale_check, hf, proof)),
         attempt("vocab", partial(vocab_check, hf.config, hf.tensors, hf.root)),
         proof.outcome,
     ]
@@ -64,8 +63,7 @@ def prove(hf: HfCheckpoint) -> Proof:
     try:
         both = prove_both(hf, Way(target_mcore=NEWEST), "auto")
     except MtpconvError as error:
-        finding = Finding(error.id, "error", error.what, hint=error.mend)
-        return Proof(None, Outcome("plan", "see below", (finding,), stopped=True))
+        return Proof(None, hindered("plan", error))
     if both.back is None:
         text = "not whole on the way to Megatron"
     else:
@@ -97,7 +95,7 @@ def config_check(hf: HfCheckpoint, proof: Proof) -> Outcome:
     config, findings = text_config(hf.config), []
     if proof.both is not None:
         failed = [f.name for f in proof.both.there.plan.failed if f.reshaped]
-        findings = list(contradictions(config, hf.tensors, failed))
+        findings = list(contradictions(config, proof.both.there.hf.tensors, failed))
         family = proof.both.there.prepared.family
         if family.mtp is None or family.mtp.prefixes(config, 1)[0].startswith("model.layers."):
             findings += _layers(hf, proof.both, config)
@@ -135,7 +133,7 @@ def mtp_check(hf: HfCheckpoint, proof: Proof) -> Outcome:
     return Outcome("mtp", "the family's rules are not known here", ran=False)
 
 
-def ties_check(hf: HfCheckpoint, proof: Proof) -> Outcome:
+def ties_check(hf: HfCheckpoint, proof: Proof, *, remote: bool) -> Outcome:
     """Tied weights and MTP copies: declared, stored, and equal where both."""
     config = text_config(hf.config)
     head = any(name in hf.tensors for name in ("lm_head.weight", "head.weight"))
@@ -143,6 +141,9 @@ def ties_check(hf: HfCheckpoint, proof: Proof) -> Outcome:
     if "tie_word_embeddings" not in config and (family is None or not head):
         return Outcome("ties", "the config does not say", ran=False)
     tied = flag(config, "tie_word_embeddings")
+    said = having(proof.both.findings, "tie/") if proof.both is not None else ()
+    if any(finding.severity == "error" for finding in said):
+        return Outcome("ties", "untied, and the head is missing", said)
     if not tied and not head:
         finding = Finding(
             "tie/contradiction", "error",
@@ -163,12 +164,15 @@ def ties_check(hf: HfCheckpoint, proof: Proof) -> Outcome:
         for name in row.copies
         if name in hf.tensors and row.hf[0] in hf.tensors
     ]
+    if remote:
+        words += f"; {len(copies)} stored copies not compared (on the hub)" if copies else ""
+        return Outcome("ties", words, said)
     unequal = unequal_copies(hf, rows)
     if copies:
         nbytes = sum(hf.tensors[name].nbytes for name in copies)
         words += f"; {counted(len(copies), 'stored copy').replace('copys', 'copies')}"
         words += f" ({size_text(nbytes)}) compared byte for byte"
-    return Outcome("ties", words, tuple(unequal))
+    return Outcome("ties", words, (*said, *unequal))
 
 
 def dtype_check(hf: HfCheckpoint) -> Outcome:
@@ -191,13 +195,15 @@ def _narrowed(name: str, spec: TensorSpec) -> Finding:
     )  # fmt: skip
 
 
-def scale_check(hf: HfCheckpoint) -> Outcome:
-    """FP8 weights, each with its scale."""
-    weights = fp8_weights(hf.tensors)
-    findings = tuple(scale_findings(text_config(hf.config), hf.tensors))
-    if not weights and not findings:
+def scale_check(hf: HfCheckpoint, proof: Proof) -> Outcome:
+    """Quantised weights, each with its scale, and a config that says so."""
+    folded = fold_hf(hf, "bfloat16") if proof.both is None else proof.both.there.hf
+    findings = having(folded.findings, "fp8/")
+    count = len(folded.quantised)
+    if not findings:
         return Outcome("scales", "no quantised weights", ran=False)
-    return Outcome("scales", f"{counted(len(weights), 'FP8 weight')}, each with a scale", findings)
+    text = f"{counted(count, 'quantised weight')} with a scale"
+    return Outcome("scales", text, findings)
 
 
 def vocab_check(
@@ -212,21 +218,30 @@ def vocab_check(
     return Outcome("vocab", text, findings)
 
 
-def engine_files(hf: HfCheckpoint) -> Files:
-    """The folder as an engine opens it: the shards the index names, and the others."""
+def engine_files(hf: HfCheckpoint, *, remote: bool = False) -> Files:
+    """The folder as an engine opens it: the shards the index names, and the others.
+
+    On the hub (`remote`) the headers of the others are not fetched: their tensors are just missing.
+    """
     names = [f.name for f in hf.findings if f.id == "index/stray-shard"]
-    stray = [(name, read_header(hf.root / name).tensors) for name in names]
+    stray = [(name, {} if remote else read_header(hf.root / name).tensors) for name in names]
     return Files(tuple(hf.headers), tuple(stray))
 
 
-def engine_check(engine: Engine, hf: HfCheckpoint) -> Outcome:
+def engine_check(engine: Engine, hf: HfCheckpoint, *, remote: bool) -> Outcome:
+    """What the engine's MTP loader asks of a folder."""
+    return serving_check(engine, hf.config, hf.tensors, engine_files(hf, remote=remote))
+
+
+def serving_check(
+    engine: Engine, config: Mapping[str, Any], tensors: Mapping[str, TensorSpec], files: Files
+) -> Outcome:
     """What the engine's MTP loader asks. A family without MTP has nothing to be asked for."""
-    family = FAMILIES.get(str(hf.config.get("model_type")))
-    if family is not None and family.mtp is None and not has_mtp_table(hf.config):
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is not None and family.mtp is None and not has_mtp_table(config):
         return Outcome("serving", f"{family.model_type} has no MTP to turn on", ran=False)
-    served = check_engine(engine, hf.config, hf.tensors, engine_files(hf))
-    kinds = Counter(finding.severity for finding in served.findings)
+    served = check_engine(engine, config, tensors, files)
     text = f"{counted(served.layers, 'MTP layer')}, {counted(served.needed, 'tensor')} needed"
-    if not kinds["error"]:
+    if not any(finding.severity == "error" for finding in served.findings):
         text += ", all there"
     return Outcome("serving", text, served.findings)

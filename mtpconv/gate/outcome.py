@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mtpconv.errors import MtpconvError
+from mtpconv.errors import Contradiction, MtpconvError
 from mtpconv.inventory.findings import Finding
 
 
@@ -27,10 +27,13 @@ def attempt(id: str, check: Callable[[], Outcome]) -> Outcome:
     try:
         return check()
     except MtpconvError as error:
-        # Contradictory RoPE settings stop a conversion; here they are what the check is to find.
-        verdict = error.id == "config/rope-schema"
-        finding = Finding(error.id, "error", error.what, hint=error.mend)
-        return Outcome(id, "see below", (finding,), stopped=not verdict)
+        return hindered(id, error)
+
+
+def hindered(id: str, error: MtpconvError) -> Outcome:
+    """What stopped a check as its finding; an input that contradicts itself is a verdict."""
+    finding = Finding(error.id, "error", error.what, hint=error.mend)
+    return Outcome(id, "see below", (finding,), stopped=not isinstance(error, Contradiction))
 
 
 def counted(count: int, word: str) -> str:

@@ -1,7 +1,7 @@
 """What a project accepts, in a file of its own: `mtpconv.toml`, or `[tool.mtpconv]` in pyproject.
 
 The keys are those of the command line: `for`, `reference`, `base`, `parity` (folders, relative to
-the file), `strict`, and `allow`, a list of `ID` or `ID:GLOB`.
+the file, or `hf://org/name`), `strict`, and `allow`, a list of `ID` or `ID:GLOB`.
 """
 
 import tomllib
@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from mtpconv.convert.source import SCHEME, Source, parse_source
 from mtpconv.errors import ConfigError
 from mtpconv.gate.engines.table import TITLES, Engine
 from mtpconv.inventory.finding_table import TABLE
@@ -41,9 +42,9 @@ class Policy:
     """What a gate is to look at and what it may let pass."""
 
     engine: Engine | None = None
-    reference: Path | None = None
-    base: Path | None = None
-    parity: Path | None = None
+    reference: Source | None = None
+    base: Source | None = None
+    parity: Source | None = None
     strict: bool = False
     allow: tuple[Allowance, ...] = ()
     where: Path | None = None
@@ -109,9 +110,14 @@ def read_policy(path: Path, table: Any) -> Policy:
         value = table.get(key)
         if value is not None and not isinstance(value, str):
             raise _wrong(path, key, "the path of a folder")
-        folders[key] = None if value is None else path.parent / value
+        folders[key] = None if value is None else _place(path.parent, value)
     allowed = tuple(allowance(entry, str(path)) for entry in allow)
     return Policy(engine, strict=strict, allow=allowed, where=path, **folders)
+
+
+def _place(home: Path, text: str) -> Source:
+    """A folder as seen from the policy's own, or `hf://org/name`."""
+    return parse_source(text) if text.startswith(SCHEME) else home / text
 
 
 def _wrong(path: Path, key: str, wanted: str) -> ConfigError:
@@ -122,9 +128,9 @@ def with_options(
     policy: Policy,
     *,
     engine: Engine | None,
-    reference: Path | None,
-    base: Path | None,
-    parity: Path | None,
+    reference: Source | None,
+    base: Source | None,
+    parity: Source | None,
     strict: bool,
     allow: Iterable[str],
 ) -> Policy:
@@ -150,6 +156,8 @@ class Sorted:
     counted: tuple[Finding, ...]
     accepted: tuple[Finding, ...]
     unused: tuple[Allowance, ...]
+    covered: frozenset[Finding] = frozenset()
+    """The accepted ones, to look one up among very many."""
 
 
 def accept(findings: Iterable[Finding], allow: tuple[Allowance, ...]) -> Sorted:
@@ -161,4 +169,5 @@ def accept(findings: Iterable[Finding], allow: tuple[Allowance, ...]) -> Sorted:
         covers = [entry for entry in allow if entry.covers(finding)]
         used.update(covers)
         (accepted if covers and finding.severity != "info" else counted).append(finding)
-    return Sorted(tuple(counted), tuple(accepted), tuple(a for a in allow if a not in used))
+    unused = tuple(entry for entry in allow if entry not in used)
+    return Sorted(tuple(counted), tuple(accepted), unused, frozenset(accepted))

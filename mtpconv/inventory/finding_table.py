@@ -316,6 +316,12 @@ _ROWS = (
         "Correct the key; the release's own config.json shows what belongs there.",
     ),
     Row(
+        "config/changed", ("info",),
+        "A key of config.json is written otherwise than in the source, because of what was asked.",
+        "Nothing; each such key is listed, and every other byte is as it was.",
+        "Nothing to mend.",
+    ),
+    Row(
         "config/contradiction", ("error",),
         "A key of config.json fixes a size, and the tensors, or Megatron's own arguments, have "
         "another.",
@@ -573,23 +579,54 @@ _ROWS = (
     # --- fp8 --------------------------------------------------------------------------------------
     Row(
         "fp8/config-mismatch", ("error",),
-        "The quantization_config announces FP8 weights and there are none, or the other way "
-        "round.",
-        "Engines read codes as values, or wide weights into FP8 parameters without a scale.",
-        "Take weights and config.json from the same export.",
+        "quantization_config and the stored weights disagree: plain weights where it says"
+        " quantised, or quantised ones where it says nothing.",
+        "Engines go by the config: they cast plain weights to FP8 without scales, or read codes as"
+        " if they were values, and say nothing.",
+        "Make quantization_config say what is stored; except plain layers by full module name.",
+    ),
+    Row(
+        "fp8/folded", ("info",),
+        "Quantised weights are read as plain tensors; their scales are accounted for in them.",
+        _NOTHING,
+        "Nothing to mend.",
+    ),
+    Row(
+        "fp8/not-finite", ("error",),
+        "A weight that is to be quantised holds infinity, or NaN where the format has none.",
+        "No code stands for it.",
+        "Look at the training run; a weight that is not finite is lost.",
+    ),
+    Row(
+        "fp8/requantised", ("info",),
+        "Weights were written in a release's quantisation (--fp8-like).",
+        _NOTHING,
+        "Nothing to mend.",
+    ),
+    Row(
+        "fp8/scale-changed", ("info",),
+        "Some blocks have values that would overflow under the release's scale; those blocks got"
+        " one of their own.",
+        "Nothing beyond rounding: the largest error is given against half an ulp of the format.",
+        "Nothing to mend; many such blocks after little training are worth a look.",
     ),
     Row(
         "fp8/scale-missing", ("error",),
-        "An FP8 weight has no scale beside it.",
-        "Engines leave the scale uninitialised without a word; the weight's values cannot be "
-        "told.",
-        "Take the tensor and its scale again from where they came.",
+        "A quantised weight is stored without its scale.",
+        "Its values are off by a factor of thousands; engines load it without complaint.",
+        "Fetch the shard with the scale, or take weight and scale from the release.",
+    ),
+    Row(
+        "fp8/scale-orphan", ("error",),
+        "A scale is stored whose weight is not there, or is not quantised.",
+        "Either the weight was lost, or it was replaced by one that the scale no longer fits.",
+        "Restore the weight, or remove the scale.",
     ),
     Row(
         "fp8/scale-shape", ("error",),
-        "A scale's shape does not fit the weight it belongs to.",
-        "Blocks are multiplied by other blocks' scales.",
-        "Take the tensor and its scale again from where they came.",
+        "A scale's shape or dtype does not fit its weight's.",
+        "It cannot be known which values it scales.",
+        "Take weight and scale from one release; check weight_block_size in config.json.",
     ),
     # --- gate -------------------------------------------------------------------------------------
     Row(
@@ -915,6 +952,12 @@ _ROWS = (
         "Add --like HF_DIR, the folder the training started from.",
     ),
     Row(
+        "like/not-quantised", ("stop",),
+        "The folder of --fp8-like holds no quantised weight.",
+        "There is no scheme to write in.",
+        "Name the quantised release, or use --like.",
+    ),
+    Row(
         "like/no-manifest", ("stop",),
         "--like is neither an HF folder nor a checkpoint this package wrote.",
         "Nothing was written.",
@@ -951,6 +994,12 @@ _ROWS = (
         "stored. Declared and absent is an error, stored and undeclared a warning.",
         "Engines start without drafts, or fail to start; decoding runs at half the speed.",
         "Lost: take the layer from the release (`mtpconv graft`). Undeclared: set the key.",
+    ),
+    Row(
+        "mtp/copy-quantised", ("info",),
+        "An MTP layer's own embedding or head is quantised and the shared one is not.",
+        "Nothing: the two cannot be equal, so the copy is kept beside the checkpoint.",
+        "Nothing to mend; GLM-4.5-FP8 is released like this.",
     ),
     Row(
         "mtp/dropped", ("warning", "info"),
@@ -1129,6 +1178,13 @@ _ROWS = (
         "There is nothing to compare with.",
         "Install a transformers that has it; roundtrip --check proves the bytes all the same.",
     ),
+    # --- quant ----------------------------------------------------------------------------------
+    Row(
+        "quant/unsupported", ("stop",),
+        "The weights are quantised by a scheme that is not converted (NVFP4, INT4, ...).",
+        "The checkpoint cannot be converted as it is.",
+        "Dequantise it first, or take the release's BF16 or FP8 checkpoint.",
+    ),
     # --- sec ------------------------------------------------------------------------------------
     Row(
         "sec/path", ("stop",),
@@ -1267,6 +1323,12 @@ _ROWS = (
         "--layers names a part the model does not have.",
         "Nothing was run.",
         "Layers are counted from 0; mtp means every MTP layer.",
+    ),
+    Row(
+        "usage/like", ("stop",),
+        "--like and --fp8-like were both given.",
+        "Both say what the result is to look like.",
+        "Give one of the two.",
     ),
     Row(
         "usage/one-checkpoint", ("stop",),

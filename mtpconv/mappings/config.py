@@ -35,13 +35,15 @@ def lookup(config: Config, key: str) -> Any:
 
 
 def with_changes(config: Config, changes: Config) -> dict[str, Any]:
-    """`config` with some keys set, dotted ones inside the dictionaries they name."""
+    """`config` with keys set (None: removed), dotted ones inside the dictionaries they name."""
     changed = dict(config)
     for key, value in changes.items():
         head, _, rest = key.partition(".")
         inner = changed.get(head)
         if rest and isinstance(inner, Mapping):
             changed[head] = with_changes(inner, {rest: value})
+        elif value is None:
+            changed.pop(rest or head, None)
         else:
             changed[rest or head] = value
     return changed

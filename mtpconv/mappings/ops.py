@@ -63,24 +63,10 @@ class Moves:
 
     def shapes(self, inputs: tuple[Shape, ...]) -> tuple[Shape, ...]:
         """Shapes of the outputs. Raises ValueError if a block does not fit the inputs' shapes."""
-        inputs = tuple(self._folded(shape) for shape in inputs)
-        sizes = self.input_sizes
-        if len(inputs) != len(sizes):
-            raise ValueError(f"takes {len(sizes)} tensors, got {len(inputs)}")
-        rests = [_rest(shape, self.axis) for shape in inputs]
-        for size, shape in zip(sizes, inputs, strict=True):
-            length = rows(shape) if self.axis == 0 else shape[self.axis]
-            if size != length:
-                raise ValueError(f"wants {size} along axis {self.axis}, got shape {list(shape)}")
-        if any(rest != rests[0] for rest in rests):
-            raise ValueError(f"shapes do not join: {[list(s) for s in inputs]}")
-        if not inputs[0]:
-            return ((),) * len(self.outputs)
-        lengths = [sum(block.size for block in blocks) for blocks in self.outputs]
-        head, tail = rests[0]
-        return tuple(self._unfolded((*head, length, *tail)) for length in lengths)
+        return _shapes(self, inputs)
 
-    def _folded(self, shape: Shape) -> Shape:
+    def folded(self, shape: Shape) -> Shape:
+        """The shape with its leading axes joined into rows. Raises ValueError if they differ."""
         axes = len(self.fold)
         if not axes:
             return shape
@@ -88,7 +74,8 @@ class Moves:
             raise ValueError(f"wants {list(self.fold)} in front, got shape {list(shape)}")
         return (prod(shape[: axes + 1]), *shape[axes + 1 :])
 
-    def _unfolded(self, shape: Shape) -> Shape:
+    def unfolded(self, shape: Shape) -> Shape:
+        """The shape with its leading axes apart again. Raises ValueError if they do not divide."""
         each = prod(self.unfold)
         if shape[0] % each:
             raise ValueError(f"{shape[0]} rows do not divide into {list(self.unfold)}")
@@ -111,6 +98,26 @@ class Moves:
 
 def _rest(shape: Shape, axis: int) -> tuple[Shape, Shape]:
     return shape[:axis], shape[axis + 1 :]
+
+
+@lru_cache(maxsize=8192)  # thousands of experts share one op and one shape
+def _shapes(op: Moves, inputs: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    inputs = tuple(op.folded(shape) for shape in inputs)
+    sizes = op.input_sizes
+    if len(inputs) != len(sizes):
+        raise ValueError(f"takes {len(sizes)} tensors, got {len(inputs)}")
+    rests = [_rest(shape, op.axis) for shape in inputs]
+    for size, shape in zip(sizes, inputs, strict=True):
+        length = rows(shape) if op.axis == 0 else shape[op.axis]
+        if size != length:
+            raise ValueError(f"wants {size} along axis {op.axis}, got shape {list(shape)}")
+    if any(rest != rests[0] for rest in rests):
+        raise ValueError(f"shapes do not join: {[list(s) for s in inputs]}")
+    if not inputs[0]:
+        return ((),) * len(op.outputs)
+    lengths = [sum(block.size for block in blocks) for blocks in op.outputs]
+    head, tail = rests[0]
+    return tuple(op.unfolded((*head, length, *tail)) for length in lengths)
 
 
 @lru_cache(maxsize=4096)

@@ -10,6 +10,7 @@ from mtpconv.mappings.families import (
     bailing_moe_v2,
     deepseek_v2,
     deepseek_v3,
+    deepseek_v4,
     ernie4_5_moe,
     exaone_moe,
     gemma,
@@ -201,7 +202,7 @@ FAMILIES: dict[str, Family] = {
             moe=True, mtp=_TRAILING,
         ),
         Family(
-            "deepseek_v3", "DeepSeek-V3, R1, V3.1 (bf16)", deepseek_v3.rules, deepseek_v3.args,
+            "deepseek_v3", "DeepSeek-V3, R1, V3.1", deepseek_v3.rules, deepseek_v3.args,
             moe=True, mtp=_TRAILING,
         ),
         Family(
@@ -221,21 +222,21 @@ FAMILIES: dict[str, Family] = {
             qwen3_5.moe_model_args, moe=True, mtp=_QWEN_VL, mixed=True,
         ),
         Family(
-            "deepseek_v32", "DeepSeek-V3.2 (bf16)", glm_moe_dsa.rules, glm_moe_dsa.args,
+            "deepseek_v32", "DeepSeek-V3.2", glm_moe_dsa.rules, glm_moe_dsa.args,
             moe=True, mtp=_TRAILING,
         ),
         Family(
-            "kimi_k2", "Kimi-K2 (bf16)", deepseek_v3.rules, deepseek_v3.args,
+            "kimi_k2", "Kimi-K2", deepseek_v3.rules, deepseek_v3.args,
             moe=True, mtp=_TRAILING,
         ),
         Family(
             "deepseek_v2", "DeepSeek-V2, V2.5, V2-Lite", deepseek_v2.rules, deepseek_v2.args,
             moe=True,
         ),
-        Family("gpt_oss", "gpt-oss 20B, 120B (bf16)", gpt_oss.rules, gpt_oss.args, moe=True),
+        Family("gpt_oss", "gpt-oss 20B, 120B", gpt_oss.rules, gpt_oss.args, moe=True),
         Family("olmoe", "OLMoE", olmoe.rules, olmoe.args, moe=True, gap=_WIDE_NORMS),
         Family(
-            "minimax_m2", "MiniMax-M2 to M2.7 (bf16)", minimax_m2.rules, minimax_m2.args,
+            "minimax_m2", "MiniMax-M2 to M2.7", minimax_m2.rules, minimax_m2.args,
             moe=True, mtp=_UNSHIPPED, gap=_WIDE_NORMS,
         ),
         Family(
@@ -247,11 +248,11 @@ FAMILIES: dict[str, Family] = {
             mtp=_numbered((mimo.MTP_LAYERS,)),
         ),
         Family(
-            "mimo_v2_flash", "MiMo-V2-Flash (bf16)", mimo_v2.rules, mimo_v2.args,
+            "mimo_v2_flash", "MiMo-V2-Flash", mimo_v2.rules, mimo_v2.args,
             moe=True, mtp=_MIMO_V2, gap=mimo_v2.GAP,
         ),
         Family(
-            "mimo_v2", "MiMo-V2.5, V2.6 (bf16)", mimo_v2.rules, mimo_v2.args,
+            "mimo_v2", "MiMo-V2.5, V2.6", mimo_v2.rules, mimo_v2.args,
             moe=True, mtp=_MIMO_V2, gap=mimo_v2.GAP, note=mimo_v2.NOTE,
         ),
         Family(
@@ -278,6 +279,11 @@ FAMILIES: dict[str, Family] = {
         Family(
             "step3p7", "Step-3.7-Flash (language model)", step3p5.rules, step3p5.args,
             moe=True, mtp=_STEP_VL, gap=step3p5.GAP, note=step3p5.NOTE,
+        ),
+        Family(
+            "deepseek_v4", "DeepSeek-V4-Flash, V4-Pro (bf16)", deepseek_v4.rules, deepseek_v4.args,
+            moe=True, mixed=True, gap=deepseek_v4.GAP,
+            mtp=_numbered((deepseek_v4.MTP,), convention="undercounted"),
         ),
         Family("hy_v3", "HY-V3 (Hy3)", hy_v3.rules, hy_v3.args, moe=True, mtp=_TRAILING),
         Family(

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mtpconv.convert.execute import Sources
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.mcore import ChunkReader, McoreCheckpoint
 from mtpconv.mappings.spec import ITEM_SIZE, Shape, TensorSpec
@@ -28,9 +29,15 @@ TORCH_DTYPES = {
 
 
 def hf_tensor(hf: HfCheckpoint, name: str) -> Tensor:
-    """A tensor of an HF folder as it is stored. It is a view of the file: do not write to it."""
+    """A tensor of an HF folder. Where it is stored as it is, a view of the file: do not write."""
     path, offset = hf.locations[name]
-    return _view(path, offset, hf.tensors[name])
+    spec = hf.tensors[name]
+    if isinstance(path, Path):
+        return _view(path, offset, spec)
+    data = bytearray(spec.nbytes)
+    with Sources() as sources:
+        sources.read(path, offset, memoryview(data))
+    return torch.frombuffer(data, dtype=TORCH_DTYPES[spec.dtype]).view(spec.shape)
 
 
 class McoreReader:

@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from mtpconv.convert.hf import open_hf
+from mtpconv.gate.engines.check import check_engine
+from mtpconv.gate.engines.table import Engine
+from mtpconv.gate.hf_checks import engine_files
+
 SHARED = Path(os.environ.get("MTPCONV_SHARED", "/nonexistent"))
 REAL = SHARED / "real"
 pytestmark = pytest.mark.skipif(not REAL.is_dir(), reason="MTPCONV_SHARED names no folder")
@@ -63,15 +68,15 @@ HEALTHY = [
 ]
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize(("listing", "config", "needed"), HEALTHY)
 def test_engines_find_what_they_need_in_releases(
-    tmp_path: Path, listing: str, config: str, needed: int, engine: str
+    tmp_path: Path, listing: str, config: str, needed: int
 ) -> None:
     """`needed` is the published count of MTP tensors less scales and copies."""
-    folder = ghost(tmp_path / "ghost", listing, config, "--keep", r"\.(61|78|47)\.|mtp|embed|head")
-    body, _, _ = gate(folder, "--for", engine)
-    assert [f for f in body["findings"] if f["id"].startswith("gate/engine-")
-            and f["severity"] != "info"] == []  # fmt: skip
-    engine_needs = needed - (1 if (listing, engine) == ("GLM-4.7-Flash", "none") else 0)
-    assert f"{engine_needs:,} tensors needed" in dict(body["facts"])["serving"]
+    words = ("--keep", r"layers\.(61|78|47)\.|^mtp|^lm_head|^model\.embed")
+    hf = open_hf(ghost(tmp_path / "ghost", listing, config, *words))
+    engines: tuple[Engine, ...] = ("vllm", "sglang")
+    for engine in engines:
+        served = check_engine(engine, hf.config, hf.tensors, engine_files(hf))
+        assert [f for f in served.findings if f.severity != "info"] == []
+        assert served.needed == needed

@@ -151,6 +151,12 @@ def test_case_26_a_padded_vocabulary_with_an_mtp_copy(tmp_path: Path) -> None:
     assert found.code == 0
     assert "1024 -> 1003" in found.one("vocab/trim", "info")["message"]
     assert same_files(source, tmp_path / "back")
+    assert ask("gate", source).code == 0
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] |= {f"<more{n}>": n for n in range(1003, 1010)}
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    found = ask("gate", source)
+    assert (found.code, "vocab/mismatch" in found.ids("error")) == (1, True)
 
 
 def test_case_27_the_tie_flag_and_the_head(tmp_path: Path) -> None:
@@ -249,6 +255,44 @@ def test_case_31_other_kinds_of_checkpoint(tmp_path: Path) -> None:
             assert (found.code, found.ids("error")) == (2, ["dist/kind"]), words
             assert found.report["next_step"]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("family", ["glm4_moe", "qwen3"])
+def test_case_31_fsdp_dtensor_with_megatrons_keys_is_read(tmp_path: Path, family: str) -> None:
+    """No `metadata.json`, gate and up rows and every expert under keys of their own."""
+    source = checkpoint(tmp_path / "hf", family, int(family == "glm4_moe"))
+    root = converted(source, "--layer-layout", "per-layer")
+
+    def take_apart(state: Tensors) -> None:
+        for key in list(state):
+            tensor = state.pop(key)
+            experts, name = [("", tensor)], key
+            if ".experts.experts." in key:
+                name = key.replace(".experts.experts.", ".experts.")
+                experts = [(str(number), part) for number, part in enumerate(tensor)]
+            for number, part in experts:
+                full = f"model.module.module.{name}{number}"
+                if name.endswith("linear_fc1.weight"):
+                    gate, up = part.chunk(2, 0)
+                    state[f"{full}_w"], state[f"{full}_v"] = gate.clone(), up.clone()
+                else:
+                    state[full] = part.clone()
+
+    saved = resaved(root, tmp_path / "fsdp", take_apart)
+    for name in ("metadata.json", "mtpconv.json"):
+        (saved / "release" / name).unlink()
+    assert any(key.endswith("_w") for key in open_mcore(saved).tensors)
+    found = ask("mcore2hf", saved, tmp_path / "back", "--like", source)
+    assert (found.code, found.ids("error")) == (0, [])
+    assert same_files(source, tmp_path / "back")
+    assert ask("diff", source, saved).code == 0
+
+    def lose_half(state: Tensors) -> None:
+        del state[next(key for key in state if key.endswith("linear_fc1.weight_v"))]
+
+    half = resaved(saved, tmp_path / "half", lose_half)
+    found = ask("mcore2hf", half, tmp_path / "none", "--like", source)
+    assert (found.code, found.ids("error")) == (1, ["inv/missing", "inv/unmapped"])
 
 
 def test_case_32_a_save_that_was_killed(tmp_path: Path) -> None:

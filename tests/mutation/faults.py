@@ -137,7 +137,7 @@ def index_forgets(folder: Path, rng: random.Random) -> Expected:
 
 def index_invents(folder: Path, rng: random.Random) -> Expected:
     index = _read_index(folder)
-    index["weight_map"]["mtp.fc.weight"] = rng.choice(
+    index["weight_map"]["mtp.invented.weight"] = rng.choice(
         sorted(map(str, index["weight_map"].values()))
     )
     _write_index(folder, index)

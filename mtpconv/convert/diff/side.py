@@ -26,7 +26,7 @@ from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.groups import hf_group, mcore_group
-from mtpconv.mappings.config import flat
+from mtpconv.mappings.config import flat, with_changes
 from mtpconv.mappings.layout import norm_aliases
 from mtpconv.mappings.ops import rename
 from mtpconv.mappings.registry import FAMILIES, Family
@@ -146,7 +146,7 @@ def open_mcore_side(planned: McorePlan) -> Side:
     at = hf_sources(planned)
     plan, family = planned.plan, planned.prepared.family
     tensors = {name: spec for name, spec in plan.target.items() if name in at.rules}
-    config = planned.like.config | planned.like.config_changes
+    config = with_changes(planned.like.config, planned.like.config_changes)
     # What a rule lacks shows as missing in the comparison, one tensor at a time.
     told = tuple(f for f in planned.findings if f.status not in ("missing", "ignored", "carried"))
 

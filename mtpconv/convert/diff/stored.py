@@ -7,7 +7,7 @@ from itertools import pairwise
 from mtpconv.convert.diff.side import Side
 from mtpconv.convert.execute import Sources
 from mtpconv.convert.ranges import Payload
-from mtpconv.convert.virtual import Source
+from mtpconv.convert.virtual import Location
 from mtpconv.mappings.spec import ITEM_SIZE, TensorSpec, columns, rows
 
 FIRST_BAND = 8 << 10
@@ -15,7 +15,7 @@ LARGEST_BAND = 4 << 20
 LARGEST_HELD = 256 << 20
 """What is not stored as plain ranges (computed, or cut by columns) is read whole up to here."""
 
-Range = tuple[int, int, Source | None, int]
+Range = tuple[int, int, Location | None, int]
 """First and last byte in the tensor, file (None: zeros), offset there."""
 
 

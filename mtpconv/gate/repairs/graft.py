@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from mtpconv import __version__
+from mtpconv.convert.config_text import changed_text
 from mtpconv.convert.execute import OutputFile
 from mtpconv.convert.hf import CONFIG, INDEX, HfCheckpoint, HfLayout, ShardLayout, open_hf
 from mtpconv.convert.prepare import Way, mtp_names, plan_hf
 from mtpconv.convert.progress import Progress, silent
-from mtpconv.convert.write_hf import changed_config, index_bytes, shard_file, unmoved
+from mtpconv.convert.write_hf import index_bytes, shard_file, unmoved
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import ConfigError, FormatError
 from mtpconv.gate.repairs.check import model_name, repair_report, shards_text, unexpected
@@ -152,7 +153,7 @@ def _file(shard: ShardLayout, work: Graft) -> OutputFile:
 
 def _config(work: Graft) -> bytes:
     text = (work.trained.root / CONFIG).read_bytes()
-    return changed_config(text, work.changes) if work.changes else text
+    return changed_text(text, work.changes) if work.changes else text
 
 
 def _marker(work: Graft) -> bytes:

@@ -3,12 +3,13 @@
 from collections import Counter
 from pathlib import Path
 
+from mtpconv.convert.config_text import changed_text
 from mtpconv.convert.execute import OutputFile
 from mtpconv.convert.hf import CONFIG, INDEX, HfCheckpoint, ShardLayout, open_hf
 from mtpconv.convert.manifest import without
 from mtpconv.convert.prepare import mtp_names
 from mtpconv.convert.progress import Progress, silent
-from mtpconv.convert.write_hf import changed_config, index_bytes, shard_file, unmoved
+from mtpconv.convert.write_hf import index_bytes, shard_file, unmoved
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import FormatError
 from mtpconv.gate.repairs.check import model_name, repair_report, shards_text, unexpected
@@ -43,7 +44,7 @@ def strip_mtp(source: Path, target: Path | None, progress: Progress = silent) ->
     key = family.mtp.key if family.mtp is not None else ""
     config = (hf.root / CONFIG).read_bytes()
     declared = lookup(hf.config, key)
-    small[CONFIG] = changed_config(config, {key: 0}) if declared else config
+    small[CONFIG] = changed_text(config, {key: 0}) if declared else config
     repair = Repair(hf, kept, files, small, frozenset({MARKER}))
 
     def check(stage: Path, how: Counter[How]) -> Report:
