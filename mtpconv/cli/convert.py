@@ -88,6 +88,15 @@ def mcore2hf(
             show_default=False,
         ),
     ] = None,
+    fp8_like: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Quantised HF folder the result is to look like, its scheme included; a scale is"
+            " used again unless a value would overflow.",
+            show_default=False,
+        ),
+    ] = None,
     no_mtp: NoMtp = False,
     force: Force = False,
     strict: Strict = False,
@@ -103,7 +112,7 @@ def mcore2hf(
         from mtpconv.convert.rich_progress import shown
 
         with shown() as progress:
-            return mcore2hf(src, dst, like, ToHf(no_mtp, force), progress)
+            return mcore2hf(src, dst, like, ToHf(no_mtp, force, fp8_like), progress)
 
     run("mcore2hf", work, output, strict=strict, debug=debug, reports=reports, html=html)
 

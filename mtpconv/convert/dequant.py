@@ -204,7 +204,8 @@ def rounded(values: Array, dtype: str) -> Array:
     odd = np.where(inexact, (bits.astype(np.int64) + step), bits).astype(np.uint32)
     halves = torch.from_numpy(odd.view(np.float32)).to(torch.bfloat16).view(torch.int16)
     out: Array = halves.numpy().view(np.uint16)
-    return out
+    # torch's own NaNs have a sign of their own.
+    return np.where(np.isnan(values), 0x7FC0 | (bits >> 16 & 0x8000), out).astype(np.uint16)
 
 
 def _look_up(

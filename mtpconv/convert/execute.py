@@ -12,6 +12,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
@@ -304,7 +305,8 @@ class _Writer:
         finally:
             os.close(self._handle)
             self._buffer.release()
-            self._map.close()
+            with suppress(BufferError):  # a failed read's traceback may still hold its window
+                self._map.close()
 
     def window(self, most: int) -> memoryview:
         """Up to `most` free bytes of the buffer, to be filled and then committed."""

@@ -6,8 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mtpconv.convert.cast import convert
+from mtpconv.convert.compare import config_findings
 from mtpconv.convert.execute import OutputFile, write_files
 from mtpconv.convert.fold_hf import Dtype
+from mtpconv.convert.fp8_like import (
+    Scheme,
+    fp8_like,
+    requantised,
+    requantised_findings,
+    requantised_text,
+)
 from mtpconv.convert.headers import read_header
 from mtpconv.convert.hf import HfLayout, is_hf, open_hf
 from mtpconv.convert.manifest import CARRIED_FILE, Like, like_hf, read_manifest, without
@@ -22,10 +30,12 @@ from mtpconv.convert.publish import (
     staging,
 )
 from mtpconv.convert.ranges import Piece
+from mtpconv.convert.rounding import rounded_gammas
 from mtpconv.convert.source import HubRef, Source
+from mtpconv.convert.virtual import Virtual
 from mtpconv.convert.write_hf import Producers, producers, shard_file, unmoved, write_sidecars
 from mtpconv.convert.write_mcore import source_piece
-from mtpconv.errors import FormatError, Narrowed
+from mtpconv.errors import ConfigError, FormatError, Narrowed
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
@@ -40,10 +50,15 @@ EMBEDDING = "embedding.word_embeddings.weight"
 
 @dataclass(frozen=True, slots=True)
 class ToHf:
-    """What a user may ask of the way back."""
+    """What a user may ask of the way back.
+
+    `fp8_like` is a quantised HF folder whose scheme, and whose names, shards and sidecars, the
+    result is to have; it takes the place of a like-folder.
+    """
 
     no_mtp: bool = False
     force: bool = False
+    fp8_like: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,7 @@ class McorePlan:
     prepared: Prepared
     plan: Plan
     findings: tuple[Finding, ...]
+    scheme: Scheme | None = None
 
 
 def mcore2hf(
@@ -64,16 +80,22 @@ def mcore2hf(
     """Convert the Megatron checkpoint `source` to an HF folder `target`.
 
     Names, shapes, dtypes, shard layout and sidecars come from `like` (an HF folder or a checkpoint
-    with our manifest) or from the checkpoint's own manifest; no weight value ever does. Raises
-    MtpconvError where there can be no verdict; the target then stays as it was.
+    with our manifest) or from the checkpoint's own manifest; no weight value ever does, save the
+    scales of `options.fp8_like`. Raises MtpconvError where there can be no verdict; the target then
+    stays as it was.
     """
     require_apart(source, target)
-    if like is not None:
-        require_apart(like, target)
+    if like is not None and options.fp8_like is not None:
+        what = "--like and --fp8-like both say what the result is to look like"
+        raise ConfigError("usage/like", what, "give one of the two")
+    for model in (like, options.fp8_like):
+        if model is not None:
+            require_apart(model, target)
     require_free(target, force=options.force)
-    planned = plan_mcore(source, like, no_mtp=options.no_mtp)
+    planned = plan_mcore(source, like, no_mtp=options.no_mtp, fp8=options.fp8_like)
     if errors(planned.findings):
         return _refusal(planned)
+    planned = replace(planned, findings=(*planned.findings, *_rounded(planned)))
     total = sum(spec.nbytes for spec in planned.layout.tensors.values())
     require_room(target, total + total // 100)
     try:
@@ -111,10 +133,17 @@ def find_like(source: Path, like: Source | None, dtype: Dtype = "bfloat16") -> L
     return found
 
 
-def plan_mcore(source: Path, like_path: Source | None, *, no_mtp: bool) -> McorePlan:
-    """The plan from what is on disk to the HF side of `like`."""
+def plan_mcore(
+    source: Path, like_path: Source | None, *, no_mtp: bool, fp8: Path | None = None
+) -> McorePlan:
+    """The plan from what is on disk to the HF side of `like`, or to the quantised one of `fp8`."""
     checkpoint = open_mcore(source)
-    like = find_like(source, like_path, _weights_dtype(checkpoint))
+    dtype, scheme = _weights_dtype(checkpoint), None
+    if fp8 is None:
+        like = find_like(source, like_path, dtype)
+    else:
+        like, scheme = fp8_like(open_hf(fp8), dtype)
+        like = _with_carried(like, read_manifest(checkpoint.folder))
     observed = like.layout.tensors
     embedding = checkpoint.places.get(EMBEDDING)
     prepared = prepare(
@@ -143,7 +172,17 @@ def plan_mcore(source: Path, like_path: Source | None, *, no_mtp: bool) -> Mcore
         *_side_findings(checkpoint, plan, prepared, ignored),
     )
     findings = (*findings, *mtp_summary(prepared, plan, findings))
-    return McorePlan(checkpoint, like, layout, prepared, plan, findings)
+    if scheme is not None:
+        layout = scheme.layout(layout)
+    return McorePlan(checkpoint, like, layout, prepared, plan, findings, scheme)
+
+
+def _with_carried(like: Like, own: Like | None) -> Like:
+    """A like-folder, but with what our own checkpoint carries beside it."""
+    if own is None:
+        return like
+    carried = tuple(name for name in own.carried if name in like.layout.tensors)
+    return replace(like, carried=carried, passthrough=own.passthrough)
 
 
 def _weights_dtype(checkpoint: McoreCheckpoint) -> Dtype:
@@ -268,7 +307,7 @@ def hf_sources(planned: McorePlan) -> HfSources:
     """
     checkpoint, plan = planned.checkpoint, planned.plan
     reader = ChunkReader(checkpoint)
-    carried, carried_rules = _carried(planned)
+    carried, carried_rules, carried_dtypes = _carried(planned)
     able = [rule for rule in plan.rules if rule.hf[0] in plan.target]
     rules = producers(able) | carried_rules
     cache: dict[str, list[Piece]] = {}
@@ -288,24 +327,46 @@ def hf_sources(planned: McorePlan) -> HfSources:
         name: checkpoint.places[plan.aliases.get(name, name)].spec.dtype
         for rule in able
         for name in rule.mcore
-    } | {name: planned.plan.target[name].dtype for name in carried}
+    } | carried_dtypes
     return HfSources(rules, pieces, dtypes, reader)
+
+
+def _rounded(planned: McorePlan) -> list[Finding]:
+    """What the way back must round, read off the values themselves."""
+    checkpoint, plan = planned.checkpoint, planned.plan
+    at = hf_sources(planned)
+    try:
+        return list(
+            rounded_gammas(
+                plan.rules,
+                at.pieces,
+                lambda name: checkpoint.places[plan.aliases.get(name, name)].spec,
+                lambda name: plan.target[name].dtype,
+            )
+        )
+    finally:
+        at.reader.close()
 
 
 def hf_files(planned: McorePlan) -> tuple[list[OutputFile], ChunkReader]:
     """The shards to write, and the reader that finds their bytes (close it afterwards)."""
     at = hf_sources(planned)
     shards = planned.layout.shards
-    return [shard_file(shard, at.rules, at.pieces, at.dtypes) for shard in shards], at.reader
+    made: dict[str, Virtual] = {}
+    if planned.scheme is not None:
+        made = requantised(planned.scheme, at.rules, at.pieces, at.dtypes)
+    files = [shard_file(shard, at.rules, at.pieces, at.dtypes, made) for shard in shards]
+    return files, at.reader
 
 
 def _carried(
     planned: McorePlan,
-) -> tuple[dict[str, list[Piece]], dict[str, tuple[Rule, int]]]:
+) -> tuple[dict[str, list[Piece]], dict[str, tuple[Rule, int]], dict[str, str]]:
+    """Pieces, producers and stored dtypes of the tensors kept beside the checkpoint."""
     folder = planned.like.passthrough
     names = [row.hf for row in planned.plan.carried]
     if not names or folder is None:
-        return {}, {}
+        return {}, {}, {}
     path = folder / CARRIED_FILE
     header = read_header(path)
     absent = [name for name in names if name not in header.tensors]
@@ -315,7 +376,7 @@ def _carried(
         name: [source_piece(path, header.offsets[name], header.tensors[name])] for name in names
     }
     specs: dict[str, TensorSpec] = {name: header.tensors[name] for name in names}
-    return pieces, unmoved(specs)
+    return pieces, unmoved(specs), {name: spec.dtype for name, spec in specs.items()}
 
 
 def write_hf(stage: Path, planned: McorePlan, progress: Progress) -> None:
@@ -360,8 +421,15 @@ def _refusal(planned: McorePlan) -> Report:
 def _report(planned: McorePlan, target: Path) -> Report:
     tensors = planned.layout.tensors
     size = sum(spec.nbytes for spec in tensors.values())
+    scheme, like = planned.scheme, planned.like
+    findings = (
+        *planned.findings,
+        *config_findings(like.config, like.config_changes),
+        *(requantised_findings(scheme) if scheme is not None else ()),
+    )
     facts = (
         *plan_facts(planned),
+        *((("requantised", requantised_text(scheme.tally)),) if scheme is not None else ()),
         (
             "written",
             f"{len(tensors):,} tensors, {size_text(size)}, {len(planned.layout.shards)} files",
@@ -372,10 +440,10 @@ def _report(planned: McorePlan, target: Path) -> Report:
         "mcore2hf",
         subject(planned.prepared),
         "every weight is in the HF checkpoint",
-        planned.findings,
+        findings,
         (Check("plan", "pass"), Check("written", "pass")),
         facts,
         "Serve it with MTP: vLLM --speculative-config, SGLang --speculative-algorithm NEXTN.",
-        status_counts(planned.findings),
-        drawn(planned.prepared, planned.like.layout.tensors, planned.findings),
+        status_counts(findings),
+        drawn(planned.prepared, planned.like.layout.tensors, findings),
     )

@@ -74,6 +74,12 @@ class Computed:
     payload: Payload
 
 
+def contiguous(path: Location, start: int, nbytes: int, name: str) -> Payload:
+    """A tensor's bytes as they lie in one run."""
+    strip = Strip(path, start, 0, 1, nbytes, nbytes, nbytes)
+    return Payload((strip,) if nbytes else (), nbytes, nbytes, name)
+
+
 def payload(
     op: Moves,
     output: int,

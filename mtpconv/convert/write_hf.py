@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from mtpconv.convert.config_text import changed_text
 from mtpconv.convert.execute import OutputFile, Segment
@@ -13,7 +14,8 @@ from mtpconv.convert.hf import CONFIG, INDEX, HfLayout, ShardLayout
 from mtpconv.convert.manifest import Like
 from mtpconv.convert.parts import Part, to_hf_parts
 from mtpconv.convert.publish import copy_file, write_bytes
-from mtpconv.convert.ranges import Piece
+from mtpconv.convert.ranges import Piece, contiguous
+from mtpconv.convert.virtual import Virtual
 from mtpconv.mappings.ops import rename
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec, rows
@@ -55,11 +57,16 @@ def shard_file(
     rules: Producers,
     pieces: Callable[[str], list[Piece]],
     dtypes: Mapping[str, str],
+    virtual: Mapping[str, Virtual] = MappingProxyType({}),
 ) -> OutputFile:
-    """One safetensors file; `pieces` finds stored Megatron tensors, `dtypes` are theirs by name."""
+    """One safetensors file; `pieces` finds stored Megatron tensors, `dtypes` are theirs by name.
+
+    `virtual` are tensors that are made by other means than the rules.
+    """
     header = header_bytes(shard.tensors, shard.metadata, list(shard.order))
     size = len(header) + sum(spec.nbytes for spec in shard.tensors.values())
-    return OutputFile(shard.file, size, partial(_segments, header, shard, rules, pieces, dtypes))
+    segments = partial(_segments, header, shard, rules, pieces, dtypes, virtual)
+    return OutputFile(shard.file, size, segments)
 
 
 def _segments(
@@ -68,10 +75,14 @@ def _segments(
     rules: Producers,
     pieces: Callable[[str], list[Piece]],
     dtypes: Mapping[str, str],
+    virtual: Mapping[str, Virtual],
 ) -> Iterable[Segment]:
     yield header
     for name in shard.order:
         spec = shard.tensors[name]
+        if name in virtual:
+            yield contiguous(virtual[name], 0, spec.nbytes, name)
+            continue
         yield from tensor_parts(name, spec, rules, pieces, dtypes)
 
 

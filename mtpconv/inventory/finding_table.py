@@ -491,6 +491,12 @@ _ROWS = (
         "Such values are below 2**-16: check that the tensor is the trained one.",
     ),
     Row(
+        "dtype/rounded", ("warning",),
+        "A job trained norms as gamma - 1, and HF's dtype does not hold every gamma exactly.",
+        "At most half a step of HF's dtype near one; a model trained in HF's spelling has it too.",
+        "Nothing to mend, or give a --like that keeps these norms in fp32.",
+    ),
+    Row(
         "dtype/unsupported", ("stop",),
         "A dtype that has no exact conversion, or that torch_dist cannot store.",
         "The tensor cannot be carried over.",
@@ -584,6 +590,25 @@ _ROWS = (
         "Quantised weights are read as plain tensors; their scales are accounted for in them.",
         _NOTHING,
         "Nothing to mend.",
+    ),
+    Row(
+        "fp8/not-finite", ("error",),
+        "A weight that is to be quantised holds infinity, or NaN where the format has none.",
+        "No code stands for it.",
+        "Look at the training run; a weight that is not finite is lost.",
+    ),
+    Row(
+        "fp8/requantised", ("info",),
+        "Weights were written in a release's quantisation (--fp8-like).",
+        _NOTHING,
+        "Nothing to mend.",
+    ),
+    Row(
+        "fp8/scale-changed", ("info",),
+        "Some blocks have values that would overflow under the release's scale; those blocks got"
+        " one of their own.",
+        "Nothing beyond rounding: the largest error is given against half an ulp of the format.",
+        "Nothing to mend; many such blocks after little training are worth a look.",
     ),
     Row(
         "fp8/scale-missing", ("error",),
@@ -925,6 +950,12 @@ _ROWS = (
         "The Megatron checkpoint has no manifest, so the HF side's names and dtypes are unknown.",
         "Nothing was written.",
         "Add --like HF_DIR, the folder the training started from.",
+    ),
+    Row(
+        "like/not-quantised", ("stop",),
+        "The folder of --fp8-like holds no quantised weight.",
+        "There is no scheme to write in.",
+        "Name the quantised release, or use --like.",
     ),
     Row(
         "like/no-manifest", ("stop",),
@@ -1292,6 +1323,12 @@ _ROWS = (
         "--layers names a part the model does not have.",
         "Nothing was run.",
         "Layers are counted from 0; mtp means every MTP layer.",
+    ),
+    Row(
+        "usage/like", ("stop",),
+        "--like and --fp8-like were both given.",
+        "Both say what the result is to look like.",
+        "Give one of the two.",
     ),
     Row(
         "usage/one-checkpoint", ("stop",),

@@ -233,7 +233,7 @@ FAMILIES: dict[str, Family] = {
             "deepseek_v2", "DeepSeek-V2, V2.5, V2-Lite", deepseek_v2.rules, deepseek_v2.args,
             moe=True,
         ),
-        Family("gpt_oss", "gpt-oss 20B, 120B (bf16)", gpt_oss.rules, gpt_oss.args, moe=True),
+        Family("gpt_oss", "gpt-oss 20B, 120B", gpt_oss.rules, gpt_oss.args, moe=True),
         Family("olmoe", "OLMoE", olmoe.rules, olmoe.args, moe=True, gap=_WIDE_NORMS),
         Family(
             "minimax_m2", "MiniMax-M2 to M2.7", minimax_m2.rules, minimax_m2.args,

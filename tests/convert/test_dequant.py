@@ -121,7 +121,7 @@ def test_fp8_equals_the_formula_rounded_once(tmp_path: Path, case: str, dtype: s
             assert same(value, seen[code, factor]), (code, factor)
     # Any cut of the bytes gives the same bytes.
     raw = torch.uint8
-    for cut in (6, 1000, 4096):
+    for cut in (998, 4096):
         again = read(source, dtype, found.shape, cut)
         assert torch.equal(again.reshape(-1).view(raw), whole.reshape(-1).view(raw))
 

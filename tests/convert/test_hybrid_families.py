@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.checkpoint import load, save
 
 from mtpconv.convert.hf import open_hf
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
@@ -19,6 +20,7 @@ from tests.convert.test_roundtrip import same_files, statuses
 from tests.fixtures.hybrid import FAMILIES, make
 from tests.fixtures.tamper import edit
 
+TORCH = {"BF16": torch.bfloat16, "F32": torch.float32}
 CASES = [
     ("qwen3_next", 0, {}),
     ("qwen3_next", 1, {}),
@@ -168,3 +170,32 @@ def test_a_gamma_too_small_to_come_back_is_refused(tmp_path: Path) -> None:
     assert found.id == "dtype/not-reversible"
     assert "model.layers.0.linear_attn.norm.weight: 1 of 10 values" in found.message
     assert not (tmp_path / "mc").exists() or not any((tmp_path / "mc").iterdir())
+
+
+def test_gammas_that_a_job_trained_are_rounded_and_reported(tmp_path: Path) -> None:
+    """A job saves gamma - 1 in bf16; values finer than a bf16 gamma near one come back rounded."""
+    source = make(tmp_path / "hf", "qwen3_next", 1)
+    hf2mcore(source, tmp_path / "mc", ToMcore())
+    whole = mcore2hf(tmp_path / "mc", tmp_path / "a", None, ToHf())
+    assert not [f for f in whole.findings if f.id == "dtype/rounded"]
+    state = {}
+    for key, spec in open_mcore(tmp_path / "mc").tensors.items():
+        state[key] = torch.empty(spec.shape, dtype=TORCH[spec.dtype])
+    load(state, checkpoint_id=tmp_path / "mc/release", no_dist=True)
+    for key in state:
+        if key.endswith("out_norm.weight"):
+            state[key] = torch.tensor([0.5, 1.0, 2**-9, 3 * 2**-9] + [0.25] * 6).bfloat16()
+    save(state, checkpoint_id=tmp_path / "trained/iter_0000007", no_dist=True)
+    report = mcore2hf(tmp_path / "trained/iter_0000007", tmp_path / "b", source, ToHf())
+    assert report.verdict == "pass"
+    assert report.exit_code(strict=True) == 1
+    (found,) = [f for f in report.findings if f.id == "dtype/rounded"]
+    # Two norms; 1 + 2**-9 and 1 + 3 * 2**-9 need more bits than bf16 has near one.
+    assert "4 of 20 values in 2 norms" in found.message
+    assert "at most 2.0e-03 away" in found.message
+    name = "model.layers.0.linear_attn.norm.weight"
+    back = next(
+        tensors[name] for file in (tmp_path / "b").glob("*.safetensors")
+        if name in (tensors := load_file(file))
+    )  # fmt: skip
+    assert back.tolist()[:4] == [1.5, 2.0, 1.0, 1.0078125]
