@@ -21,7 +21,7 @@ from mtpconv.parity.draft.drafters import Drafter, ModelDrafter, MtpDrafter, Ngr
 from mtpconv.parity.draft.reads import main_reads, mtp_reads
 from mtpconv.parity.draft.speculate import Decoded, plain, speculative
 from mtpconv.parity.draft.whole import Whole, free_memory, loaded, memory_needed
-from mtpconv.parity.hf_side import head
+from mtpconv.parity.hf_side import Config, head, language_model
 from mtpconv.parity.plain import open_plain, read_as
 from mtpconv.parity.prompts import Prompts, prompts
 from mtpconv.parity.run_hf import run_hf
@@ -68,20 +68,22 @@ def draft(source: Path, options: DraftOptions, progress: Progress = silent) -> R
     if not layers:
         what = f"{source}: no MTP layer is stored, so there is nothing to draft with"
         raise ConfigError("draft/no-mtp", what, "mtpconv inventory shows what there is")
-    vocab = hf.config["vocab_size"]
+    config = language_model(family, hf.config)
+    vocab = config["vocab_size"]
     tokens = prompts(hf.root, vocab, options.data, length=options.length, texts_only=True)
     with could_run(family):
-        forced = _forced(hf, tokens, layers, device, dtype, progress)
+        forced = _forced(hf, config, tokens, layers, device, dtype, progress)
         needed, free = memory_needed(hf, dtype), free_memory(device)
         rows: list[Row] = []
         same: bool | None = None
         if needed <= free:
-            rows, same = _decode(hf, tokens, layers, options, device, dtype)
+            rows, same = _decode(hf, config, tokens, layers, options, device, dtype)
     return _report(hf, tokens, layers, forced, rows, same, (needed, free))
 
 
 def _forced(
     hf: HfCheckpoint,
+    config: Config,
     tokens: Prompts,
     layers: int,
     device: str,
@@ -90,16 +92,17 @@ def _forced(
 ) -> Acceptance:
     weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
     advance = progress("transformers' forward", weights)
-    selection = select(None, hf.config, mtp=True)
-    there = run_hf(hf, hf.config, tokens.ids, selection, layers, device, dtype, advance)
+    selection = select(None, config, mtp=True)
+    there = run_hf(hf, config, tokens.ids, selection, layers, device, dtype, advance)
     drafted = [there.states[f"mtp {depth}"].output for depth in range(layers)]
     with head(there.shell, hf, device, dtype) as logits:
         main = there.states["final norm"].output
-        return acceptance(main, drafted, logits, hf.config["vocab_size"])
+        return acceptance(main, drafted, logits, config["vocab_size"])
 
 
 def _decode(
     hf: HfCheckpoint,
+    config: Config,
     tokens: Prompts,
     layers: int,
     options: DraftOptions,
@@ -112,12 +115,12 @@ def _decode(
     same = True
     asked = [row.tolist() for row in tokens.ids[:PROMPTS]]
     with (
-        loaded(hf, hf.config, layers, device, dtype) as model,
-        _smaller(options.small, hf, device, dtype) as small,
+        loaded(hf, config, layers, device, dtype) as model,
+        _smaller(options.small, config["vocab_size"], device, dtype) as small,
     ):
         sources: list[tuple[str, Drafter, int, int]] = [
             ("mtp", MtpDrafter(model), layers, extra),
-            ("ngram", NgramDrafter(hf.config["vocab_size"]), DRAFTS, 0),
+            ("ngram", NgramDrafter(config["vocab_size"]), DRAFTS, 0),
         ]
         if small is not None:
             reads = main_reads(small[1]) * DRAFTS
@@ -139,17 +142,17 @@ def _named(dtype: torch.dtype) -> Literal["float32", "bfloat16"]:
 
 @contextmanager
 def _smaller(
-    folder: Path | None, hf: HfCheckpoint, device: str, dtype: torch.dtype
+    folder: Path | None, vocab: int, device: str, dtype: torch.dtype
 ) -> Iterator[tuple[Whole, HfCheckpoint] | None]:
     if folder is None:
         yield None
         return
     other = open_plain(folder, _named(dtype))
-    if other.config.get("vocab_size") != hf.config["vocab_size"]:
-        what = f"{folder}: vocab_size {other.config.get('vocab_size')}, the model's is"
-        mend = "a drafting model must share the tokenizer"
-        raise ConfigError("draft/vocab", f"{what} {hf.config['vocab_size']}", mend)
-    with loaded(other, other.config, 0, device, dtype) as model:
+    config = language_model(family_of(other.config), other.config)
+    if config.get("vocab_size") != vocab:
+        what = f"{folder}: vocab_size {config.get('vocab_size')}, the model's is {vocab}"
+        raise ConfigError("draft/vocab", what, "a drafting model must share the tokenizer")
+    with loaded(other, config, 0, device, dtype) as model:
         yield model, other
 
 

@@ -15,7 +15,7 @@ from mtpconv.mappings.trunk import HEAD
 
 _TOP_K = ("num_experts_per_tok", "moe_topk", "num_experts_per_token", "moe_k")
 _EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
-_EMBEDDINGS = (".embed_tokens", ".word_embeddings")
+_EMBEDDINGS = (".embed_tokens", ".word_embeddings", ".embeddings")
 _HEAD = HEAD.removesuffix(".weight")
 _COPIES = (*_EMBEDDINGS, ".shared_head.head")
 
