@@ -35,7 +35,11 @@ def effective_args(expected: Args, checkpoint: McoreCheckpoint) -> Args:
 
 
 # Megatron-LM's argument -> the config field (`core_transformer_config_from_args`).
-_RENAMED = {"norm_epsilon": "layernorm_epsilon", "num_experts": "num_moe_experts"}
+_RENAMED = {
+    "apply_layernorm_1p": "layernorm_zero_centered_gamma",
+    "norm_epsilon": "layernorm_epsilon",
+    "num_experts": "num_moe_experts",
+}
 # Arguments of GPTModel itself.
 _MODEL = {
     "max_position_embeddings",

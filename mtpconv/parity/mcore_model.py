@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from mtpconv.parity import te
+from mtpconv.parity import fla, te
 from mtpconv.parity.mcore_config import Settings
 from mtpconv.parity.shims import cuda_shims
 from mtpconv.parity.stream import to_meta
@@ -91,6 +91,8 @@ def _variant_spec(config: Any) -> Any:
     from megatron.core.models.gpt import experimental_attention_variant_module_specs as specs
 
     build = specs.get_transformer_block_with_experimental_attention_variant_spec
+    if config.experimental_attention_variant == "gated_delta_net":
+        fla.install()
     if config.experimental_attention_variant != "dsa":
         return build(config)
 
