@@ -1256,10 +1256,11 @@ _ROWS = (
         "Write for GPTModel: --mcore-model gpt.",
     ),
     Row(
-        "target/no-model", ("warning",),
+        "target/no-model", ("warning", "stop"),
         "No released megatron-core can build this model; the message says what it lacks.",
         "The checkpoint is exact and comes back bit for bit, but a training job needs its own model"
-        " code that uses these names.",
+        " code that uses these names. Parity runs it where it has the lacking modules itself, and"
+        " stops where it has not.",
         "Check that your training code has what the message names.",
     ),
     Row(
