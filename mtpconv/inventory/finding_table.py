@@ -77,8 +77,8 @@ _ROWS = (
         "Correct the token or its id.",
     ),
     Row(
-        "chat/generation-header", ("error",),
-        "A {% generation %} block marks the header of the answer as well.",
+        "chat/generation-header", ("error", "warning"),
+        "A {% generation %} block marks the header of the answer as well, or its line end.",
         "The loss covers tokens that inference gives and the model never writes.",
         "Open the block behind the header, or make the mask with chat mask.",
     ),

@@ -108,15 +108,21 @@ def could_run(family: Family) -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep what the libraries print and warn of away from a report on stdout."""
-    logger = logging.getLogger("megatron")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    # transformers sets its logger's level when that is first asked for, and not again.
+    from transformers.utils.logging import get_verbosity
+
+    get_verbosity()
+    loggers = [logging.getLogger(name) for name in ("megatron", "transformers")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _compare(
@@ -139,14 +145,14 @@ def _compare(
 
     device, dtype = choose(options)
     added = own_layers(family)
-    config = hf.config
-    mtp_layers = 0 if options.no_mtp else family.count_mtp(config, hf.tensors).expected
+    config = hf_side.language_model(family, hf.config)
+    mtp_layers = 0 if options.no_mtp else family.count_mtp(hf.config, hf.tensors).expected
     selection = select(options.layers, config, mtp=mtp_layers > 0)
     tokens = prompts(hf.root, config["vocab_size"], options.data, length=options.length)
     weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
     advance = progress("transformers, then megatron-core", 2 * weights)
     there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
-    args = mcore_config.effective_args(family.megatron_args(config, mtp_layers), checkpoint)
+    args = mcore_config.effective_args(family.megatron_args(hf.config, mtp_layers), checkpoint)
     reader = McoreReader(checkpoint)
     try:
         with mcore_model.megatron_world(device):
@@ -191,7 +197,7 @@ def _compare(
         reader.close()
     return Outcome(
         family=family,
-        config=config,
+        config=config | {"architectures": hf.config.get("architectures")},
         parts=parts,
         heads=heads,
         head_noise=noise,

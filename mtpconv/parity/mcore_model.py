@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from mtpconv.mappings.config import Config
-from mtpconv.parity import te
+from mtpconv.parity import fla, te
 from mtpconv.parity.mcore_config import Settings
 from mtpconv.parity.own_layers import OwnLayers
 from mtpconv.parity.own_norms import layer_specs
@@ -102,6 +102,8 @@ def _variant_spec(config: Any) -> Any:
     from megatron.core.models.gpt import experimental_attention_variant_module_specs as specs
 
     build = specs.get_transformer_block_with_experimental_attention_variant_spec
+    if config.experimental_attention_variant == "gated_delta_net":
+        fla.install()
     if config.experimental_attention_variant != "dsa":
         return build(config)
 

@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
+from mtpconv.cli import app
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
 from mtpconv.convert.roundtrip import RoundTrip, roundtrip
 from mtpconv.parity import own_layers
 from mtpconv.parity.check import Parity, compare
 from mtpconv.parity.render import parity_report
+from tests.fixtures import mtp_families
+from tests.fixtures.hf import write_checkpoint
 from tests.parity.faults import (
     Fault,
     change,
@@ -58,6 +62,17 @@ def test_what_transformers_makes_passes(family: str, tmp_path: Path) -> None:
     # A model that GPTModel cannot build is not passed off as one that it can.
     said = [f.severity for f in report.findings if f.id == "target/no-model"]
     assert said == (["warning"] if family in OWN else [])
+
+
+def test_a_model_that_nothing_here_can_run_is_one_line(tmp_path: Path) -> None:
+    config = mtp_families.config_for("step3p5", 1)
+    hf = write_checkpoint(tmp_path / "hf", config, mtp_families.tensors_for(config))
+    hf2mcore(hf, tmp_path / "mcore", ToMcore())
+    done = CliRunner().invoke(app, ["parity", str(hf), str(tmp_path / "mcore")])
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert "[target/no-model]" in line
+    assert "heads, RoPE and activation limits differ" in line
 
 
 def exchanged_columns(fused: Tensor) -> Tensor:

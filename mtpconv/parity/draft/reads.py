@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mtpconv.convert.hf import HfCheckpoint
+from mtpconv.mappings.config import flat
 
 _TOP_K = ("num_experts_per_tok", "moe_topk", "num_experts_per_token", "moe_k")
 _EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
@@ -15,11 +16,11 @@ _EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_exp
 
 def active_bytes(hf: HfCheckpoint, names: Iterable[str]) -> int:
     """Bytes of the tensors `names` that one token reads."""
-    share = _routed_share(hf.config)
+    share = _routed_share(flat(hf.config))
     total = 0.0
     for name in names:
         size = hf.tensors[name].nbytes
-        if name.endswith(("embed_tokens.weight", "word_embeddings.weight")):
+        if name.endswith(("embed_tokens.weight", "word_embeddings.weight", ".embeddings.weight")):
             size //= max(1, hf.tensors[name].shape[0])
         total += size * share if ".experts." in name else size
     return int(total)
