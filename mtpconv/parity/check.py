@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mtpconv.convert.hf import HfCheckpoint, open_hf
+from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.mcore import McoreCheckpoint, open_mcore
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.errors import ConfigError, FormatError, MtpconvError
@@ -17,6 +17,7 @@ from mtpconv.inventory.report import Report
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.parity.draft.acceptance import Acceptance, acceptance
 from mtpconv.parity.numbers import HeadNumbers
+from mtpconv.parity.plain import mostly, open_plain, read_as
 from mtpconv.parity.prompts import Prompts
 from mtpconv.parity.run_mcore import Part
 
@@ -43,7 +44,8 @@ class Outcome:
 
     `heads` compares logits of a whole forward (`main` only where no layer was left out), with
     transformers' own rounding in `head_noise` where that is not float32; `head_own` compares the
-    heads on the same states. `accepted` is how often MTP drafts are, transformers' first.
+    heads on the same states. `accepted` is how often MTP drafts are, transformers' first, and
+    `folded` what quantised weights were read as ("": none are).
     """
 
     family: Family
@@ -59,6 +61,7 @@ class Outcome:
     whole: bool
     mtp_layers: int
     stand_in: bool
+    folded: str
 
     @property
     def exact(self) -> bool:
@@ -81,7 +84,8 @@ def parity(
 
 def compare(source: Path, target: Path, options: Parity, progress: Progress = silent) -> Outcome:
     """The comparison itself, before any wording."""
-    hf, checkpoint = open_hf(source), open_mcore(target)
+    checkpoint = open_mcore(target)
+    hf = open_plain(source, mostly(checkpoint))
     family = family_of(hf.config)
     with could_run(family):
         return _compare(hf, checkpoint, family, options, progress)
@@ -209,6 +213,7 @@ def _compare(
         whole=selection.whole,
         mtp_layers=mtp_layers,
         stand_in=mcore_model.use_stand_in(device),
+        folded=read_as(hf),
     )
 
 

@@ -146,6 +146,8 @@ def _facts(found: Outcome) -> list[tuple[str, str]]:
         ("run", f"{found.dtype} on {found.device}"),
         ("against", f"transformers {version('transformers')}, {_megatron(found)}"),
     ]
+    if found.folded:
+        facts.append(("folded", found.folded))
     trunk = [p for p in found.parts.values() if p.name.startswith("layer ")]
     if trunk:
         worst = max(trunk, key=lambda p: p.own.relative_median)
