@@ -140,6 +140,7 @@ def _compare(
 
     from mtpconv.parity import hf_side, mcore_config, mcore_model, mcore_side
     from mtpconv.parity.numbers import compare_logits
+    from mtpconv.parity.own_layers import own_layers
     from mtpconv.parity.prompts import prompts
     from mtpconv.parity.run_hf import run_hf
     from mtpconv.parity.run_mcore import mtp_lead, run_mcore
@@ -147,6 +148,7 @@ def _compare(
     from mtpconv.parity.tensors import McoreReader
 
     device, dtype = choose(options)
+    added = own_layers(family)
     config = hf_side.language_model(family, hf.config)
     mtp_layers = 0 if options.no_mtp else family.count_mtp(hf.config, hf.tensors).expected
     selection = select(options.layers, config, mtp=mtp_layers > 0)
@@ -159,7 +161,7 @@ def _compare(
     try:
         with mcore_model.megatron_world(device):
             settings = mcore_config.settings(args, embedding_rows(checkpoint), dtype)
-            model = mcore_model.build_model(settings)
+            model = mcore_model.build_model(settings, config, added)
             fill = mcore_side.Filler(model, reader, device)
             exact = dtype == torch.float32
             parts, outputs = run_mcore(
