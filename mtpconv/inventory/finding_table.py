@@ -940,9 +940,9 @@ _ROWS = (
     ),
     Row(
         "layout/heterogeneous", ("stop",),
-        "The layers differ, so they cannot be stacked along one axis.",
+        "Layers, or the experts of one, differ and so cannot lie in one tensor.",
         "Nothing was written.",
-        "Use --layer-layout per-layer.",
+        "Layers: use --layer-layout per-layer. Experts: store them alike.",
     ),
     # --- like, manifest -------------------------------------------------------------------------
     Row(
