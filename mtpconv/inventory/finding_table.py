@@ -1122,6 +1122,13 @@ _ROWS = (
         "None needed; --no-mtp leaves them out on purpose.",
     ),
     Row(
+        "parity/hybrid-layout", ("stop",),
+        "The Megatron checkpoint is laid out for HybridModel, where attention and MLP are layers of"
+        " their own, and the family's model is not.",
+        "Its layers cannot be compared with the HF model's one by one.",
+        "Convert with --mcore-model gpt and compare that; roundtrip --check proves the bytes.",
+    ),
+    Row(
         "parity/no-mtp-reference", ("stop",),
         "There is no reference of this family's MTP layers on the HuggingFace side.",
         "Its MTP head cannot be compared.",

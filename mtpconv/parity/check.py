@@ -43,7 +43,8 @@ class Outcome:
 
     `heads` compares logits of a whole forward (`main` only where no layer was left out), with
     transformers' own rounding in `head_noise` where that is not float32; `head_own` compares the
-    heads on the same states. `accepted` is how often MTP drafts are, transformers' first.
+    heads on the same states. `accepted` is how often MTP drafts are, transformers' first;
+    `stand_ins` names packages that plain torch stood in for.
     """
 
     family: Family
@@ -58,7 +59,7 @@ class Outcome:
     dtype: str
     whole: bool
     mtp_layers: int
-    stand_in: bool
+    stand_ins: tuple[str, ...]
 
     @property
     def exact(self) -> bool:
@@ -154,6 +155,7 @@ def _compare(
     reader = McoreReader(checkpoint)
     try:
         with mcore_model.megatron_world(device):
+            mcore_side.require_layout(checkpoint, args)
             settings = mcore_config.settings(args, embedding_rows(checkpoint), dtype)
             model = mcore_model.build_model(settings)
             fill = mcore_side.Filler(model, reader, device)
@@ -206,7 +208,7 @@ def _compare(
         dtype=str(dtype).removeprefix("torch."),
         whole=selection.whole,
         mtp_layers=mtp_layers,
-        stand_in=mcore_model.use_stand_in(device),
+        stand_ins=mcore_model.stand_ins(model, device),
     )
 
 

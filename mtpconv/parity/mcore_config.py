@@ -42,6 +42,7 @@ _RENAMED = {
 }
 # Arguments of GPTModel itself.
 _MODEL = {
+    "hybrid_layer_pattern",
     "max_position_embeddings",
     "vocab_size",
     "position_embedding_type",
@@ -56,6 +57,7 @@ _IMPLIED = {
     "group_query_attention",
     "multi_latent_attention",
     "swiglu",
+    "squared_relu",
     "bf16",
     "dsa_indexer_rope_interleaved",
 }
@@ -78,27 +80,32 @@ def settings(args: Args, vocab: int, dtype: torch.dtype) -> Settings:
         if field in known:
             chosen[field] = value
         elif name not in _MODEL | _IMPLIED and value not in (None, False):
-            raise _too_old(f"has no '{name}'")
+            raise too_old(f"has no '{name}'")
     if args.get("swiglu"):
         chosen |= {"gated_linear_unit": True, "activation_func": torch.nn.functional.silu}
+    if args.get("squared_relu"):
+        from megatron.core.activations import squared_relu
+
+        chosen["activation_func"] = squared_relu
     chosen |= _numerics(dtype) | _PLACEMENT
     if chosen.get("num_moe_experts"):
         chosen |= {
             "moe_token_dispatcher_type": "allgather",
             "moe_router_load_balancing_type": "none",
             "moe_permute_fusion": False,
-            "moe_layer_freq": _frequency(chosen["moe_layer_freq"]),
+            "moe_layer_freq": _frequency(chosen.get("moe_layer_freq", 1)),
         }
     if args.get("experimental_attention_variant") == "dsa":
         chosen["dsa_indexer_loss_coeff"] = 0.0
     try:
         config = kind(**{name: value for name, value in chosen.items() if name in known})
     except (AssertionError, TypeError, ValueError) as error:
-        raise _too_old(f"refuses the model's arguments ({error})") from error
+        raise too_old(f"refuses the model's arguments ({error})") from error
     return Settings(config, _model_arguments(args, vocab))
 
 
-def _too_old(what: str) -> FormatError:
+def too_old(what: str) -> FormatError:
+    """The error (`parity/too-old`) that the installed megatron-core lacks something."""
     import megatron.core
 
     message = f"megatron-core {megatron.core.__version__} {what}"
@@ -106,13 +113,17 @@ def _too_old(what: str) -> FormatError:
 
 
 def _model_arguments(args: Mapping[str, Any], vocab: int) -> dict[str, Any]:
-    return {
+    found = {
         "vocab_size": vocab,
         "max_sequence_length": args["max_position_embeddings"],
         "share_embeddings_and_output_weights": not args["untie_embeddings_and_output_weights"],
         "position_embedding_type": args["position_embedding_type"],
         "rotary_percent": args["rotary_percent"],
         "rotary_base": args["rotary_base"],
+    }
+    if args.get("is_hybrid_model"):
+        return found | {"hybrid_layer_pattern": args["hybrid_layer_pattern"]}
+    return found | {
         "rope_scaling": bool(args.get("use_rope_scaling")),
         "rope_scaling_factor": args.get("rope_scaling_factor", 8.0),
     }

@@ -1,7 +1,7 @@
 """MTP layers stored behind the decoder's, as layer `num_hidden_layers + depth`.
 
 Names and order of the halves: the releases' headers and DeepSeek-V3's paper (arXiv 2412.19437, eq.
-21 to 23).
+21 to 23), which the others kept.
 """
 
 from mtpconv.parity.mtp.style import Config, MtpStyle, inner_config
@@ -18,6 +18,12 @@ def trailing(config: Config, depth: int, *, final_norm: str, inner: Config) -> M
         (base,),
         inner_config(config, inner),
     )
+
+
+def hy_v3(config: Config, depth: int) -> MtpStyle:
+    """HY-V3 (vLLM's `hy_v3_mtp.py`): experts, and a `final_layernorm` behind them."""
+    inner = {"first_k_dense_replace": 0, "mlp_layer_types": ["sparse"]}
+    return trailing(config, depth, final_norm="final_layernorm", inner=inner)
 
 
 def sparse(config: Config, depth: int) -> MtpStyle:
