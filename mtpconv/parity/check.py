@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mtpconv.convert.hf import HfCheckpoint, open_hf
+from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.mcore import McoreCheckpoint, open_mcore
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.errors import ConfigError, FormatError, MtpconvError
@@ -17,6 +17,7 @@ from mtpconv.inventory.report import Report
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.parity.draft.acceptance import Acceptance, acceptance
 from mtpconv.parity.numbers import HeadNumbers
+from mtpconv.parity.plain import mostly, open_plain, read_as
 from mtpconv.parity.prompts import Prompts
 from mtpconv.parity.run_mcore import Part
 
@@ -43,8 +44,9 @@ class Outcome:
 
     `heads` compares logits of a whole forward (`main` only where no layer was left out), with
     transformers' own rounding in `head_noise` where that is not float32; `head_own` compares the
-    heads on the same states. `accepted` is how often MTP drafts are, transformers' first;
-    `stand_ins` names packages that plain torch stood in for.
+    heads on the same states. `accepted` is how often MTP drafts are, transformers' first,
+    `stand_ins` names packages that plain torch stood in for, and `folded` what quantised weights
+    were read as ("": none are).
     """
 
     family: Family
@@ -60,6 +62,7 @@ class Outcome:
     whole: bool
     mtp_layers: int
     stand_ins: tuple[str, ...]
+    folded: str
 
     @property
     def exact(self) -> bool:
@@ -82,7 +85,8 @@ def parity(
 
 def compare(source: Path, target: Path, options: Parity, progress: Progress = silent) -> Outcome:
     """The comparison itself, before any wording."""
-    hf, checkpoint = open_hf(source), open_mcore(target)
+    checkpoint = open_mcore(target)
+    hf = open_plain(source, mostly(checkpoint))
     family = family_of(hf.config)
     with could_run(family):
         return _compare(hf, checkpoint, family, options, progress)
@@ -137,6 +141,7 @@ def _compare(
 
     from mtpconv.parity import hf_side, mcore_config, mcore_model, mcore_side
     from mtpconv.parity.numbers import compare_logits
+    from mtpconv.parity.own_layers import own_layers
     from mtpconv.parity.prompts import prompts
     from mtpconv.parity.run_hf import run_hf
     from mtpconv.parity.run_mcore import mtp_lead, run_mcore
@@ -144,20 +149,21 @@ def _compare(
     from mtpconv.parity.tensors import McoreReader
 
     device, dtype = choose(options)
+    added = own_layers(family)
     config = hf_side.language_model(family, hf.config)
     mtp_layers = 0 if options.no_mtp else family.count_mtp(hf.config, hf.tensors).expected
     selection = select(options.layers, config, mtp=mtp_layers > 0)
     tokens = prompts(hf.root, config["vocab_size"], options.data, length=options.length)
     weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
     advance = progress("transformers, then megatron-core", 2 * weights)
-    there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
     args = mcore_config.effective_args(family.megatron_args(hf.config, mtp_layers), checkpoint)
+    mcore_side.require_layout(checkpoint, args)
+    there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
     reader = McoreReader(checkpoint)
     try:
         with mcore_model.megatron_world(device):
-            mcore_side.require_layout(checkpoint, args)
             settings = mcore_config.settings(args, embedding_rows(checkpoint), dtype)
-            model = mcore_model.build_model(settings)
+            model = mcore_model.build_model(settings, config, added)
             fill = mcore_side.Filler(model, reader, device)
             exact = dtype == torch.float32
             parts, outputs = run_mcore(
@@ -209,6 +215,7 @@ def _compare(
         whole=selection.whole,
         mtp_layers=mtp_layers,
         stand_ins=mcore_model.stand_ins(model, device),
+        folded=read_as(hf),
     )
 
 

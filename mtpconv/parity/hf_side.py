@@ -19,6 +19,10 @@ from mtpconv.parity.tensors import hf_tensor
 
 Config = dict[str, Any]
 
+SAME_MODEL = {"kimi_k2": "deepseek_v3"}
+"""Releases that transformers has no model_type for, but whose class it has: Kimi-K2's config.json
+names `DeepseekV3ForCausalLM`."""
+
 _TRUNKS = ("model.language_model.", "backbone.")
 """What releases put in front of a decoder's names where transformers' text models have `model.`."""
 
@@ -43,10 +47,11 @@ def build_shell(config: Config, device: str, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    model_type = config["model_type"]
+    model_type: str = config["model_type"]
+    known = SAME_MODEL.get(model_type, model_type)
     plain = {k: v for k, v in config.items() if k not in ("quantization_config", "auto_map")}
     try:
-        described = CONFIG_MAPPING[model_type].from_dict(plain)
+        described = CONFIG_MAPPING[known].from_dict(plain | {"model_type": known})
         with torch.device("meta"):
             # Code beside a checkpoint is never run.
             shell = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from mtpconv.convert.prepare import installed_mcore
+from mtpconv.cli import app
+from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
+from mtpconv.convert.prepare import Way, installed_mcore
 from mtpconv.parity.check import Outcome, Parity, compare
 from mtpconv.parity.render import parity_report
 from tests.fixtures import hybrid, mtp_families, nemotron
@@ -185,6 +188,16 @@ def compared(folder: Path, case: Case, plant: Plant | None = None) -> tuple[Path
         pytest.skip("megatron-core's HybridModel has MTP from 0.19 on")
     hf, mcore = sides_of(folder, *case.model(), plant=plant)
     return hf, compare(hf, mcore, Parity())
+
+
+def test_a_layout_with_half_layers_is_refused_in_one_line(tmp_path: Path) -> None:
+    hf, _ = sides_of(tmp_path, *_hy_v3()())
+    way = Way(target_mcore=(0, 19))
+    hf2mcore(hf, tmp_path / "hybrid", ToMcore(way=Way(target_mcore=(0, 19), hybrid=True)))
+    done = CliRunner().invoke(app, ["parity", str(hf), str(tmp_path / "hybrid")])
+    assert done.exit_code == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "[parity/hybrid-layout]" in done.stderr
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
