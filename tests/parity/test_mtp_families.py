@@ -192,7 +192,6 @@ def compared(folder: Path, case: Case, plant: Plant | None = None) -> tuple[Path
 
 def test_a_layout_with_half_layers_is_refused_in_one_line(tmp_path: Path) -> None:
     hf, _ = sides_of(tmp_path, *_hy_v3()())
-    way = Way(target_mcore=(0, 19))
     hf2mcore(hf, tmp_path / "hybrid", ToMcore(way=Way(target_mcore=(0, 19), hybrid=True)))
     done = CliRunner().invoke(app, ["parity", str(hf), str(tmp_path / "hybrid")])
     assert done.exit_code == 2
