@@ -1159,6 +1159,13 @@ _ROWS = (
         "mtpconv families says which release is needed.",
     ),
     Row(
+        "parity/too-short", ("warning",),
+        "The sequences are too short for something the model does only with longer ones: an indexer"
+        " that leaves tokens out, a sliding window, a RoPE that changes.",
+        "A fault there (an indexer's weights, another window) would not show in the forward.",
+        "mtpconv parity --length with more tokens than the config key it names.",
+    ),
+    Row(
         "parity/trunk", ("error",),
         "The embedding, a decoder layer or the final norm computes something else in "
         "megatron-core than in transformers, given the same states.",
