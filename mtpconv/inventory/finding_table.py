@@ -1349,6 +1349,19 @@ _ROWS = (
         "Nothing was run.",
         "Drop one of the two options.",
     ),
+    # --- verify ---------------------------------------------------------------------------------
+    Row(
+        "verify/corrupt", ("stop",),
+        "The file or entry with the digests of a checkpoint cannot be read.",
+        "Nothing can be checked against it.",
+        "Convert again, or fetch the file again; without it: mtpconv diff against the source.",
+    ),
+    Row(
+        "verify/schema", ("stop",),
+        "The digests of a checkpoint are of a kind that this mtpconv does not know.",
+        "Nothing can be checked against them.",
+        "Use the mtpconv that wrote them, or a newer one.",
+    ),
     # --- vocab ----------------------------------------------------------------------------------
     Row(
         "vocab/mismatch", ("error",),
