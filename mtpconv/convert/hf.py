@@ -18,6 +18,8 @@ from mtpconv.mappings.quant import Quantised
 from mtpconv.mappings.spec import TensorSpec
 
 INDEX = "model.safetensors.index.json"
+DIGESTS = "mtpconv.digests.json"
+"""What we write beside the shards (`digest_file`): of this folder's bytes, so it never travels."""
 CONFIG = "config.json"
 
 
@@ -222,12 +224,8 @@ def _stray(file: str) -> Finding:
     return Finding("index/stray-shard", "warning", message, name=file)
 
 
-def _check_names(
-    folder: str,
-    headers: dict[str, Header],
-    index: dict[str, Any] | None,
-    weight_map: dict[str, str] | None,
-) -> Iterator[Finding]:
+def owners(folder: str, headers: Mapping[str, Header]) -> dict[str, str]:
+    """The shard that holds each tensor. Raises FormatError for a tensor that two shards store."""
     owner: dict[str, str] = {}
     for file, header in headers.items():
         for name in header.tensors:
@@ -235,6 +233,16 @@ def _check_names(
                 what = f"{folder}: {name} is stored in {owner[name]} and in {file}"
                 raise FormatError("index/duplicate", what, "remove one of the two")
             owner[name] = file
+    return owner
+
+
+def _check_names(
+    folder: str,
+    headers: dict[str, Header],
+    index: dict[str, Any] | None,
+    weight_map: dict[str, str] | None,
+) -> Iterator[Finding]:
+    owner = owners(folder, headers)
     if weight_map is None:
         return
     for name, file in weight_map.items():
@@ -268,7 +276,7 @@ def list_sidecars(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
         for file in sorted(files):
             path = Path(top, file)
             name = path.relative_to(folder).as_posix()
-            if file.endswith(".safetensors") or name == INDEX:
+            if file.endswith(".safetensors") or name in (INDEX, DIGESTS):
                 continue
             if file.endswith(WEIGHTS):
                 skipped.append(f"{name} (weights in another format)")

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from mtpconv.convert.headers import Header, read_header
-from mtpconv.convert.hf import INDEX, HfCheckpoint, list_sidecars, read_config, require_folder
+from mtpconv.convert.hf import (
+    INDEX,
+    HfCheckpoint,
+    list_sidecars,
+    owners,
+    read_config,
+    require_folder,
+)
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.write_hf import index_bytes
 from mtpconv.errors import FormatError
@@ -66,13 +73,7 @@ def open_by_headers(folder: Path) -> tuple[HfCheckpoint, dict[str, str]]:
     if not files:
         raise FormatError("file/no-weights", f"{folder}: no .safetensors file", "check the path")
     headers: dict[str, Header] = {file: read_header(folder / file) for file in files}
-    owner: dict[str, str] = {}
-    for file, header in headers.items():
-        for name in header.tensors:
-            if name in owner:
-                what = f"{folder}: {name} is stored in {owner[name]} and in {file}"
-                raise FormatError("index/duplicate", what, "remove one of the two")
-            owner[name] = file
+    owners(str(folder), headers)
     metadata, entries = _old_index(folder / INDEX)
     kept, skipped = list_sidecars(folder)
     return HfCheckpoint(folder, config, headers, metadata, kept, skipped, ()), entries
