@@ -239,12 +239,8 @@ def _stray(file: str) -> Finding:
     return Finding("index/stray-shard", "warning", message, name=file)
 
 
-def _check_names(
-    folder: str,
-    headers: dict[str, Header],
-    index: dict[str, Any] | None,
-    weight_map: dict[str, str] | None,
-) -> Iterator[Finding]:
+def owners(folder: str, headers: Mapping[str, Header]) -> dict[str, str]:
+    """The shard that holds each tensor. Raises FormatError for a tensor that two shards store."""
     owner: dict[str, str] = {}
     for file, header in headers.items():
         for name in header.tensors:
@@ -252,6 +248,16 @@ def _check_names(
                 what = f"{folder}: {name} is stored in {owner[name]} and in {file}"
                 raise FormatError("index/duplicate", what, "remove one of the two")
             owner[name] = file
+    return owner
+
+
+def _check_names(
+    folder: str,
+    headers: dict[str, Header],
+    index: dict[str, Any] | None,
+    weight_map: dict[str, str] | None,
+) -> Iterator[Finding]:
+    owner = owners(folder, headers)
     if weight_map is None:
         return
     for name, file in weight_map.items():

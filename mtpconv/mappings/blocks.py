@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from mtpconv.mappings.ops import (
     Moves,
     concat,
-    interleave_fused_qkv,
     interleave_qkv,
     pad_rows,
     rename,
     unfuse_experts,
 )
-from mtpconv.mappings.orders import swap_halves
+from mtpconv.mappings.orders import group_fused_qkv, swap_halves
 from mtpconv.mappings.rule import Ignore, Request, Row, Rule
 from mtpconv.mappings.spec import Shape
 
@@ -69,6 +68,9 @@ class MoeNames:
     projections: tuple[str, str, str] = PROJECTIONS
 
 
+DEEPSEEK_MOE = MoeNames()
+
+
 @dataclass(frozen=True, slots=True)
 class Moe:
     """Sizes of a mixture of experts; `shared` is the shared experts' joint width (0: none).
@@ -82,7 +84,7 @@ class Moe:
     width: int
     shared: int = 0
     router_bias: bool = False
-    names: MoeNames = MoeNames()
+    names: MoeNames = DEEPSEEK_MOE
     fused: bool = False
 
 
@@ -151,7 +153,7 @@ def fused_gqa(hf: str, mcore: str, a: Gqa, qkv: str, out: str) -> list[Row]:
             (f"{hf}{qkv}.weight",),
             (fused,),
             f"{linear}linear_qkv.weight",
-            interleave_fused_qkv(a.heads, a.groups, a.head_dim),
+            group_fused_qkv(a.heads, a.groups, a.head_dim, a.head_dim),
         ),
         one(f"{hf}{out}.weight", f"{linear}linear_proj.weight", (a.hidden, q)),
     ]

@@ -217,7 +217,8 @@ def extra_states(names: Iterable[str], *, stacked: bool) -> dict[str, Shape]:
     """`_extra_state` entries: key and the extents of its index, for the logical tensors `names`.
 
     The superset of what megatron-core 0.14 to 0.19 asks for: one entry a linear or norm module (an
-    expert counts as one), and one for each layer's `core_attention`.
+    expert counts as one), and one for each attention's `core_attention` (of which a layer of
+    LongCat-Flash has two, numbered).
     """
     modules: dict[str, None] = {}
     for name in names:
@@ -227,9 +228,11 @@ def extra_states(names: Iterable[str], *, stacked: bool) -> dict[str, Shape]:
         if module.endswith(_NO_EXTRA_STATE):
             continue
         modules[module] = None
-        head, found, _ = module.partition(".self_attention.")
+        head, found, rest = module.partition(".self_attention.")
         if found:
-            modules[f"{head}.self_attention.core_attention"] = None
+            number = rest.partition(".")[0]
+            which = f"{number}." if number.isdecimal() else ""
+            modules[f"{head}.self_attention.{which}core_attention"] = None
     indices: dict[str, list[tuple[int, ...]]] = {}
     for module in modules:
         key, index = _written(f"{module}._extra_state", stacked)

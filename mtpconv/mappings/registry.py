@@ -257,7 +257,7 @@ FAMILIES: dict[str, Family] = {
         ),
         Family(
             "mimo", "MiMo-7B", mimo.rules, mimo.args,
-            mtp=_numbered((mimo.MTP_LAYERS,)),
+            mtp=_numbered((mimo.MTP_LAYERS,)), note=mimo.NOTE,
         ),
         Family(
             "mimo_v2_flash", "MiMo-V2-Flash", mimo_v2.rules, mimo_v2.args,

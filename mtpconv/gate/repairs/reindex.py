@@ -9,6 +9,7 @@ from mtpconv.convert.hf import (
     HfCheckpoint,
     list_sidecars,
     local_headers,
+    owners,
     read_config,
     require_folder,
 )
@@ -73,13 +74,7 @@ def open_by_headers(folder: Path) -> tuple[HfCheckpoint, dict[str, str]]:
     if not files:
         raise FormatError("file/no-weights", f"{folder}: no .safetensors file", "check the path")
     headers = local_headers(folder, files)
-    owner: dict[str, str] = {}
-    for file, header in headers.items():
-        for name in header.tensors:
-            if name in owner:
-                what = f"{folder}: {name} is stored in {owner[name]} and in {file}"
-                raise FormatError("index/duplicate", what, "remove one of the two")
-            owner[name] = file
+    owners(str(folder), headers)
     metadata, entries = _old_index(folder / INDEX)
     kept, skipped = list_sidecars(folder)
     return HfCheckpoint(folder, config, headers, metadata, kept, skipped, ()), entries
