@@ -11,6 +11,7 @@ from mtpconv.cli import (  # noqa: F401  (importing them adds their commands)
     look,
     parity,
     repair,
+    verify,
 )
 from mtpconv.cli.app import app
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mtpconv import __version__
-from mtpconv.convert.digest_file import digests_body
+from mtpconv.convert.digest_file import digests_body, parse_digests
 from mtpconv.convert.fold_hf import Dtype, fold_hf, folded_config
 from mtpconv.convert.headers import is_metadata
 from mtpconv.convert.hf import (
@@ -150,6 +150,23 @@ def read_manifest(folder: Path) -> Like | None:
             what = f"{like.root / name}: named in {MANIFEST} but not there"
             raise FormatError("sidecar/missing", what, "copy the whole folder, or give --like")
     return like
+
+
+def manifest_digests(folder: Path) -> dict[str, Written] | None:
+    """The digests in an iteration folder's manifest; None where there are none.
+
+    Raises FormatError or UnsafeError for a manifest or digests that are damaged.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        body = json.loads(path.read_bytes())
+        digests = body.get("digests")
+    except (ValueError, AttributeError, RecursionError) as error:
+        what = f"{path}: not a manifest of mtpconv ({error!r})"
+        raise FormatError("manifest/corrupt", what, "convert again") from error
+    return None if digests is None else parse_digests(digests, path)
 
 
 def _shard(entry: dict[str, Any]) -> ShardLayout:

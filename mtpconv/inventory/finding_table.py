@@ -1177,6 +1177,13 @@ _ROWS = (
         "mtpconv families says which release is needed.",
     ),
     Row(
+        "parity/too-short", ("warning",),
+        "The sequences are too short for something the model does only with longer ones: an indexer"
+        " that leaves tokens out, a sliding window, a RoPE that changes.",
+        "A fault there (an indexer's weights, another window) would not show in the forward.",
+        "mtpconv parity --length with more tokens than the config key it names.",
+    ),
+    Row(
         "parity/trunk", ("error",),
         "The embedding, a decoder layer or the final norm computes something else in "
         "megatron-core than in transformers, given the same states.",
@@ -1382,10 +1389,41 @@ _ROWS = (
         "Convert again, or fetch the file again; without it: mtpconv diff against the source.",
     ),
     Row(
+        "verify/damaged", ("error",),
+        "A stored tensor's bytes on the disk are not those that were written.",
+        "No loader notices: the model serves or trains with a damaged weight.",
+        "Fetch that file again, or convert again; then look for the disk or copy that did it.",
+    ),
+    Row(
+        "verify/edited", ("warning",),
+        "A file beside the weights is not the one the hub has.",
+        "Nothing if it was edited on purpose.",
+        "Fetch the file again if it was not.",
+    ),
+    Row(
+        "verify/file", ("error", "warning"),
+        "A file is gone, has another size, cannot be read, or its bytes outside any tensor "
+        "(header, container) are not those that were written; or a weights file is not the hub's.",
+        "It does not load, or loads with damaged weights.",
+        "Fetch that file again, or convert again.",
+    ),
+    Row(
+        "verify/nothing", ("stop",),
+        "The folder has no digests of ours, and no hashes of the hub are known for its files.",
+        "Whether its bytes are still the right ones cannot be told.",
+        "Compare it with its source: mtpconv diff.",
+    ),
+    Row(
         "verify/schema", ("stop",),
         "The digests of a checkpoint are of a kind that this mtpconv does not know.",
         "Nothing can be checked against them.",
         "Use the mtpconv that wrote them, or a newer one.",
+    ),
+    Row(
+        "verify/unlisted", ("warning",),
+        "A file of weights has no digest, so its bytes were not checked.",
+        "A pass says nothing of it.",
+        "Convert again, so that every file has one.",
     ),
     # --- vocab ----------------------------------------------------------------------------------
     Row(
