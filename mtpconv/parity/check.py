@@ -20,6 +20,7 @@ from mtpconv.parity.numbers import HeadNumbers
 from mtpconv.parity.plain import mostly, open_plain, read_as
 from mtpconv.parity.prompts import Prompts
 from mtpconv.parity.run_mcore import Part
+from mtpconv.parity.too_short import TooShort, too_short
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -46,7 +47,7 @@ class Outcome:
     transformers' own rounding in `head_noise` where that is not float32; `head_own` compares the
     heads on the same states. `accepted` is how often MTP drafts are, transformers' first,
     `stand_ins` names packages that plain torch stood in for, and `folded` what quantised weights
-    were read as ("": none are).
+    were read as ("": none are). `unreached` is what begins behind longer texts.
     """
 
     family: Family
@@ -63,6 +64,7 @@ class Outcome:
     mtp_layers: int
     stand_ins: tuple[str, ...]
     folded: str
+    unreached: list[TooShort]
 
     @property
     def exact(self) -> bool:
@@ -216,6 +218,9 @@ def _compare(
         mtp_layers=mtp_layers,
         stand_ins=mcore_model.stand_ins(model, device),
         folded=read_as(hf),
+        unreached=too_short(
+            there.shell.config.get_text_config(), selection.layers, tokens.ids.shape[1]
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from mtpconv.convert.prepare import Way, installed_mcore
 from mtpconv.parity.check import Outcome, Parity, compare
 from mtpconv.parity.render import parity_report
 from tests.fixtures import hybrid, mtp_families, nemotron
-from tests.parity.faults import Plant, change, copy, halves, swap
+from tests.parity.faults import Plant, change, copy, half_rows, halves, swap
 from tests.parity.sides import sides_of
 
 Model = tuple[dict[str, object], dict[str, torch.Tensor]]
@@ -42,6 +42,14 @@ def _qwen(family: str, *, mtp_fused: bool = False, **options: object) -> Callabl
     def model() -> Model:
         config = hybrid.config_for(family, mtp=1, **options)
         return config, hybrid.tensors_for(config, mtp=1, mtp_fused=mtp_fused)
+
+    return model
+
+
+def _released(family: str, **keys: object) -> Callable[[], Model]:
+    def model() -> Model:
+        config = mtp_families.config_for(family, 1, **keys)
+        return config, mtp_families.tensors_for(config)
 
     return model
 
@@ -179,6 +187,50 @@ CASES = (
     Case("qwen3_5, tied", _qwen("qwen3_5", tied=True), {}),
     Case("qwen3_5_moe", _qwen("qwen3_5_moe"), _QWEN | _SHARED_GATE),
     Case("qwen3_5_moe, fused", _qwen("qwen3_5_moe", mtp_fused=True), {}),
+)
+_MIMO = "model.mtp_layers.0."
+_LING = "model.layers.4."
+CASES += (
+    Case(
+        "mimo",
+        _released("mimo"),
+        {
+            "halves exchanged": (
+                "mtp 0",
+                change(f"{_MIMO}input_proj.weight", halves),
+            ),
+            "the two norms in front exchanged": (
+                "mtp 0",
+                swap(f"{_MIMO}token_layernorm.weight", f"{_MIMO}hidden_layernorm.weight"),
+            ),
+            "final norm of the trunk": (
+                "mtp 0",
+                copy("model.norm.weight", f"{_MIMO}final_layernorm.weight"),
+            ),
+        },
+    ),
+    Case(
+        "bailing_moe_v2",
+        # megatron-core rates a group by its best topk / group_topk experts, the model by two.
+        _released("bailing_moe_v2", num_experts=16, num_experts_per_tok=4),
+        {
+            "halves of eh_proj exchanged": ("mtp 0", change(f"{_LING}eh_proj.weight", halves)),
+            "the two norms in front exchanged": (
+                "mtp 0",
+                swap(f"{_LING}enorm.weight", f"{_LING}hnorm.weight"),
+            ),
+            "q, k, v rows of another order": (
+                "mtp 0",
+                change(f"{_LING}attention.query_key_value.weight", half_rows),
+            ),
+            "two experts exchanged": (
+                "mtp 0",
+                swap(
+                    f"{_LING}mlp.experts.0.up_proj.weight", f"{_LING}mlp.experts.5.up_proj.weight"
+                ),
+            ),
+        },
+    ),
 )
 FAULTS = [(case, fault) for case in CASES for fault in case.faults]
 

@@ -1,7 +1,7 @@
 """MTP layers stored behind the decoder's, as layer `num_hidden_layers + depth`.
 
 Names and order of the halves: the releases' headers and DeepSeek-V3's paper (arXiv 2412.19437, eq.
-21 to 23), which the others kept.
+21 to 23); of Ling 2.0 its own `modeling_bailing_moe_v2.py`.
 """
 
 from mtpconv.parity.mtp.style import Config, MtpStyle, inner_config
@@ -31,3 +31,9 @@ def sparse(config: Config, depth: int) -> MtpStyle:
     kinds = {"mlp_layer_types": ["sparse"], "indexer_types": ["full"]}
     inner = {"first_k_dense_replace": 0} | {k: v for k, v in kinds.items() if k in config}
     return trailing(config, depth, final_norm="shared_head.norm", inner=inner)
+
+
+def ling(config: Config, depth: int) -> MtpStyle:
+    """A layer with experts, its norm behind under Ling's name."""
+    inner = {"first_k_dense_replace": 0}
+    return trailing(config, depth, final_norm="final_layernorm", inner=inner)
