@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from mtpconv.errors import Contradiction, FormatError
-from mtpconv.mappings.spec import Shape, TensorSpec, rows
+from mtpconv.mappings.spec import MOST_TENSORS, Shape, TensorSpec, rows
 
 EXPERTS = ".experts.experts."
 DECODER = "decoder.layers."
@@ -104,11 +104,15 @@ def _require_experts_alike(
 def logical_places(keys: Mapping[str, TensorSpec]) -> dict[str, Place]:
     """Logical tensors held by the keys found on disk, stacked axes taken apart.
 
-    Raises FormatError if two keys hold the same logical tensor (Contradiction for an MTP tensor).
+    Raises FormatError if two keys hold the same logical tensor (Contradiction for an MTP tensor),
+    or all of them more than a checkpoint can (a stacked axis is a number out of a file).
     """
     places: dict[str, Place] = {}
     for key, spec in keys.items():
         for name, index in _members(key, spec.shape):
+            if len(places) >= MOST_TENSORS:
+                what = f"'{key}' and the keys before it hold more than {MOST_TENSORS:,} tensors"
+                raise FormatError("file/too-many", what, "check where it came from")
             if name in places:
                 what = f"'{places[name].key}' and '{key}' both hold {name}"
                 if name.startswith("mtp."):

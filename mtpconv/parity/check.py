@@ -20,6 +20,7 @@ from mtpconv.parity.numbers import HeadNumbers
 from mtpconv.parity.plain import mostly, open_plain, read_as
 from mtpconv.parity.prompts import Prompts
 from mtpconv.parity.run_mcore import Part
+from mtpconv.parity.too_short import TooShort, too_short
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -44,8 +45,9 @@ class Outcome:
 
     `heads` compares logits of a whole forward (`main` only where no layer was left out), with
     transformers' own rounding in `head_noise` where that is not float32; `head_own` compares the
-    heads on the same states. `accepted` is how often MTP drafts are, transformers' first, and
-    `folded` what quantised weights were read as ("": none are).
+    heads on the same states. `accepted` is how often MTP drafts are, transformers' first,
+    `stand_ins` names packages that plain torch stood in for, and `folded` what quantised weights
+    were read as ("": none are). `unreached` is what begins behind longer texts.
     """
 
     family: Family
@@ -60,8 +62,9 @@ class Outcome:
     dtype: str
     whole: bool
     mtp_layers: int
-    stand_in: bool
+    stand_ins: tuple[str, ...]
     folded: str
+    unreached: list[TooShort]
 
     @property
     def exact(self) -> bool:
@@ -155,8 +158,9 @@ def _compare(
     tokens = prompts(hf.root, config["vocab_size"], options.data, length=options.length)
     weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
     advance = progress("transformers, then megatron-core", 2 * weights)
-    there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
     args = mcore_config.effective_args(family.megatron_args(hf.config, mtp_layers), checkpoint)
+    mcore_side.require_layout(checkpoint, args)
+    there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
     reader = McoreReader(checkpoint)
     try:
         with mcore_model.megatron_world(device):
@@ -212,8 +216,11 @@ def _compare(
         dtype=str(dtype).removeprefix("torch."),
         whole=selection.whole,
         mtp_layers=mtp_layers,
-        stand_in=mcore_model.use_stand_in(device),
+        stand_ins=mcore_model.stand_ins(model, device),
         folded=read_as(hf),
+        unreached=too_short(
+            there.shell.config.get_text_config(), selection.layers, tokens.ids.shape[1]
+        ),
     )
 
 
