@@ -1,5 +1,6 @@
 """A produced HF folder against its source: headers, then every byte."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -97,11 +98,15 @@ def digest(where: Where) -> bytes:
 
 
 def sidecar_findings(
-    source: HfCheckpoint, folder: Path, config_changes: Mapping[str, Any]
+    source: HfCheckpoint,
+    folder: Path,
+    config_changes: Mapping[str, Any],
+    dropped: frozenset[str] = frozenset(),
 ) -> Iterator[Finding]:
     """Files beside the shards that did not come back byte for byte.
 
-    config.json is to be the source's with `config_changes` made, each of which is told.
+    config.json is to be the source's with `config_changes` made, each of which is told, and the
+    index the source's without the tensors `dropped` on request.
     """
     names = [*source.sidecars, *([INDEX] if source.index is not None else [])]
     for name in names:
@@ -118,6 +123,10 @@ def sidecar_findings(
                 message = "the index came back with its true total_size or entries"
                 yield Finding("index/mended", "info", message)
                 continue
+            if name == INDEX and dropped and _weight_map(came) == _kept(source, dropped):
+                message = "the index came back without the tensors that --no-mtp leaves out"
+                yield Finding("index/mended", "info", message)
+                continue
             message = f"{name} came back with other bytes"
             yield Finding("sidecar/changed", "error", message, "changed", name)
 
@@ -126,6 +135,19 @@ def config_findings(config: Mapping[str, Any], changes: Mapping[str, Any]) -> It
     """Each key of config.json that is written otherwise than in the source."""
     for words in changes_in_words(config, changes):
         yield Finding("config/changed", "info", f"config.json: {words}", name=CONFIG)
+
+
+def _weight_map(index: Path) -> Any:
+    return json.loads(index.read_bytes()).get("weight_map")
+
+
+def _kept(source: HfCheckpoint, dropped: frozenset[str]) -> dict[str, str]:
+    return {
+        name: file
+        for file, header in source.headers.items()
+        for name in header.tensors
+        if name not in dropped
+    }
 
 
 def _stale_index(source: HfCheckpoint) -> bool:

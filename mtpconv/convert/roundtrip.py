@@ -160,7 +160,7 @@ def back_and_compare(
         *planned.findings,
         *_new(planned, back),
         *comparison.finish(),
-        *sidecar_findings(planned.hf, target, back.like.config_changes),
+        *sidecar_findings(planned.hf, target, back.like.config_changes, dropped),
     )
     return _report(planned, back, comparison, found, options)
 
