@@ -45,9 +45,9 @@ class Outcome:
 
     `heads` compares logits of a whole forward (`main` only where no layer was left out), with
     transformers' own rounding in `head_noise` where that is not float32; `head_own` compares the
-    heads on the same states. `accepted` is how often MTP drafts are, transformers' first, and
-    `folded` what quantised weights were read as ("": none are). `unreached` is what begins behind
-    longer texts.
+    heads on the same states. `accepted` is how often MTP drafts are, transformers' first,
+    `stand_ins` names packages that plain torch stood in for, and `folded` what quantised weights
+    were read as ("": none are). `unreached` is what begins behind longer texts.
     """
 
     family: Family
@@ -62,7 +62,7 @@ class Outcome:
     dtype: str
     whole: bool
     mtp_layers: int
-    stand_in: bool
+    stand_ins: tuple[str, ...]
     folded: str
     unreached: list[TooShort]
 
@@ -165,8 +165,9 @@ def _compare(
     tokens = prompts(hf.root, config["vocab_size"], options.data, length=options.length)
     weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
     advance = progress("transformers, then megatron-core", 2 * weights)
-    there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
     args = mcore_config.effective_args(family.megatron_args(hf.config, mtp_layers), checkpoint)
+    mcore_side.require_layout(checkpoint, args)
+    there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
     reader = McoreReader(checkpoint)
     try:
         with mcore_model.megatron_world(device):
@@ -222,7 +223,7 @@ def _compare(
         dtype=str(dtype).removeprefix("torch."),
         whole=selection.whole,
         mtp_layers=mtp_layers,
-        stand_in=mcore_model.use_stand_in(device),
+        stand_ins=mcore_model.stand_ins(model, device),
         folded=read_as(hf),
         unreached=too_short(
             there.shell.config.get_text_config(), selection.layers, tokens.ids.shape[1]
