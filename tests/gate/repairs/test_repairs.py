@@ -248,6 +248,29 @@ def test_a_hub_snapshots_links_become_files(base: Path, tmp_path: Path) -> None:
     assert not any(path.is_symlink() for path in (tmp_path / "out").iterdir())
 
 
+def test_in_place_keeps_links_and_folders(base: Path, tmp_path: Path) -> None:
+    """A hub cache's files are links, maybe to another disk; and a run leaves folders of its own."""
+    snapshot, blobs = tmp_path / "models--a--b/snapshots/abc", tmp_path / "models--a--b/blobs"
+    blobs.mkdir(parents=True)
+    (snapshot / "empty/inner").mkdir(parents=True)
+    (snapshot / "empty").chmod(0o750)
+    (snapshot / "logs").symlink_to("empty")
+    for path in base.iterdir():
+        path.rename(blobs / f"blob-{path.name}")
+        (snapshot / path.name).symlink_to(f"../../blobs/blob-{path.name}")
+    (snapshot / INDEX).unlink()
+    report = reindex(snapshot, None)
+    assert report.verdict == "pass", report.findings
+    assert dict(report.facts)["shards"] == "3 linked"
+    for path in snapshot.glob("*.safetensors"):
+        assert str(path.readlink()) == f"../../blobs/blob-{path.name}"
+    assert not (snapshot / INDEX).is_symlink()
+    assert open_hf(snapshot).findings == ()
+    assert str((snapshot / "logs").readlink()) == "empty"
+    assert (snapshot / "empty/inner").is_dir()
+    assert (snapshot / "empty").stat().st_mode & 0o777 == 0o750
+
+
 def run(*words: object) -> tuple[int, str, str]:
     done = CliRunner().invoke(app, [str(word) for word in words])
     return done.exit_code, done.stdout, done.stderr
