@@ -958,9 +958,9 @@ _ROWS = (
     ),
     Row(
         "layout/heterogeneous", ("stop",),
-        "The layers differ, so they cannot be stacked along one axis.",
+        "Layers, or the experts of one, differ and so cannot lie in one tensor.",
         "Nothing was written.",
-        "Use --layer-layout per-layer.",
+        "Layers: use --layer-layout per-layer. Experts: store them alike.",
     ),
     # --- like, manifest -------------------------------------------------------------------------
     Row(
@@ -1138,6 +1138,13 @@ _ROWS = (
         "The model has no MTP layer that was run.",
         _NOTHING,
         "None needed; --no-mtp leaves them out on purpose.",
+    ),
+    Row(
+        "parity/hybrid-layout", ("stop",),
+        "The Megatron checkpoint is laid out for HybridModel, where attention and MLP are layers of"
+        " their own, and the family's model is not.",
+        "Its layers cannot be compared with the HF model's one by one.",
+        "Convert with --mcore-model gpt and compare that; roundtrip --check proves the bytes.",
     ),
     Row(
         "parity/no-mtp-reference", ("stop",),
@@ -1346,6 +1353,12 @@ _ROWS = (
         "Use --device cpu.",
     ),
     Row(
+        "usage/draft", ("stop",),
+        "parity --draft was asked of a model without MTP layers, or of a part of one.",
+        "Nothing was run.",
+        "Drop --draft, or what leaves layers out.",
+    ),
+    Row(
         "usage/graft", ("stop",),
         "graft was not told what to graft.",
         "Nothing was written.",
@@ -1368,6 +1381,12 @@ _ROWS = (
         "The command needs a second checkpoint, or a base.",
         "Nothing was compared.",
         "Name it, or give --base DIR.",
+    ),
+    Row(
+        "usage/options", ("stop",),
+        "An option or argument is missing, unknown or has a value that is none of its own.",
+        "Nothing was run.",
+        "The command's --help lists them.",
     ),
     Row(
         "usage/output", ("stop",),

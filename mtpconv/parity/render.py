@@ -193,7 +193,8 @@ def _facts(found: Outcome) -> list[tuple[str, str]]:
 
 
 def _megatron(found: Outcome) -> str:
-    stood_in = ", TransformerEngine stood in for" if found.stand_in else ""
+    names = " and ".join(found.stand_ins)
+    stood_in = f", {names} stood in for" if names else ""
     import megatron.core
 
     return f"megatron-core {megatron.core.__version__}{stood_in}"
