@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -215,7 +216,7 @@ def test_in_place_without_exchange_still_replaces_whole(
     def no_library(*args: object, **kwargs: object) -> object:
         raise OSError
 
-    monkeypatch.setattr(folder_module.ctypes, "CDLL", no_library)
+    monkeypatch.setattr(folder_module, "ctypes", SimpleNamespace(CDLL=no_library))
     assert graft(trained, None, base).verdict == "pass"
     assert open_hf(trained).config["num_nextn_predict_layers"] == 1
 
