@@ -1353,6 +1353,12 @@ _ROWS = (
         "Use --device cpu.",
     ),
     Row(
+        "usage/draft", ("stop",),
+        "parity --draft was asked of a model without MTP layers, or of a part of one.",
+        "Nothing was run.",
+        "Drop --draft, or what leaves layers out.",
+    ),
+    Row(
         "usage/graft", ("stop",),
         "graft was not told what to graft.",
         "Nothing was written.",
@@ -1375,6 +1381,12 @@ _ROWS = (
         "The command needs a second checkpoint, or a base.",
         "Nothing was compared.",
         "Name it, or give --base DIR.",
+    ),
+    Row(
+        "usage/options", ("stop",),
+        "An option or argument is missing, unknown or has a value that is none of its own.",
+        "Nothing was run.",
+        "The command's --help lists them.",
     ),
     Row(
         "usage/output", ("stop",),

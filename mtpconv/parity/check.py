@@ -87,6 +87,10 @@ def parity(
 
 def compare(source: Path, target: Path, options: Parity, progress: Progress = silent) -> Outcome:
     """The comparison itself, before any wording."""
+    if options.draft and (options.layers is not None or options.no_mtp):
+        other = "--no-mtp" if options.no_mtp else "--layers"
+        what = f"--draft needs the whole model and its MTP layers, and {other} leaves some out"
+        raise ConfigError("usage/draft", what, "drop one of the two")
     checkpoint = open_mcore(target)
     hf = open_plain(source, mostly(checkpoint))
     family = family_of(hf.config)
@@ -154,6 +158,9 @@ def _compare(
     added = own_layers(family)
     config = hf_side.language_model(family, hf.config)
     mtp_layers = 0 if options.no_mtp else family.count_mtp(hf.config, hf.tensors).expected
+    if options.draft and not mtp_layers:
+        what = f"{hf.root}: --draft, but the model has no MTP layer to draft with"
+        raise ConfigError("usage/draft", what, "mtpconv inventory shows what there is")
     selection = select(options.layers, config, mtp=mtp_layers > 0)
     tokens = prompts(hf.root, config["vocab_size"], options.data, length=options.length)
     weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
@@ -194,7 +201,7 @@ def _compare(
                         )
                 drafted = [f"mtp {depth}" for depth in range(mtp_layers)]
                 accepted = None
-                if options.draft and selection.whole and drafted:
+                if options.draft:
                     accepted = (
                         acceptance(final, [there.states[n].output for n in drafted], ours, vocab),
                         acceptance(
