@@ -817,8 +817,8 @@ _ROWS = (
     ),
     Row(
         "index/mended", ("info",),
-        "The index came back with its true total_size or entries, or without scales that were folded"
-        " in and tensors that were left out.",
+        "The index came back with its true total_size or entries, or without scales that were"
+        " folded in and tensors that were left out.",
         _NOTHING,
         "Nothing to do.",
     ),
