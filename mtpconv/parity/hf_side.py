@@ -62,7 +62,8 @@ def build_shell(config: Config, device: str, dtype: torch.dtype) -> Any:
                 described, dtype=dtype, attn_implementation="eager", trust_remote_code=False
             )
     except (KeyError, ValueError) as error:
-        what = f"transformers has no causal LM for model_type {model_type!r} ({error})"
+        reason = str(error).partition("\n")[0]  # the rest lists every model there is
+        what = f"transformers has no causal LM for model_type {model_type!r} ({reason})"
         raise FormatError("parity/unsupported", what, "a newer transformers may") from error
     shell.eval().requires_grad_(False)
     shell.read_release = partial(same.tensors, config)
