@@ -2,14 +2,20 @@
 
 from dataclasses import dataclass
 
+from mtpconv.convert.odd_values import Odd
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A stored tensor in a file: its first byte, its bytes, and their digest (see `digests`)."""
+    """A stored tensor in a file: its first byte, its bytes, and their digest (see `digests`).
+
+    `odd` are its odd values where they were counted.
+    """
 
     start: int
     nbytes: int
     digest: str
+    odd: Odd | None = None
 
 
 @dataclass(frozen=True, slots=True)

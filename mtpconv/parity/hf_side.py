@@ -69,9 +69,22 @@ def build_shell(config: Config, device: str, dtype: torch.dtype) -> Any:
     shell.read_release = partial(same.tensors, config)
     to_meta(shell)
     _real_buffers(shell, device)
+    _released_time_steps(shell)
     if hasattr(shell, "set_experts_implementation"):
         shell.set_experts_implementation("eager")
     return shell
+
+
+def _released_time_steps(shell: Any) -> None:
+    """Give Nemotron's Mamba mixers the limits of time steps that the config says (0 to infinity).
+
+    transformers up to 5.24 takes `time_step_min` for the lower one, which is for initialisation
+    only (its pull request 48989); megatron-core, vLLM and NVIDIA's own code do not.
+    """
+    limits = getattr(shell.config, "time_step_limit", None)
+    for module in shell.modules() if shell.config.model_type == "nemotron_h" else ():
+        if limits is not None and hasattr(module, "time_step_limit"):
+            module.time_step_limit = tuple(limits)
 
 
 def _real_buffers(shell: Any, device: str) -> None:

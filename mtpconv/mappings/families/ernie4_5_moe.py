@@ -55,7 +55,7 @@ def rules(request: Request) -> list[Row]:
         mcore = f"decoder.layers.{layer}."
         table += gqa(hf, mcore, sizes)
         if sparse:
-            table += [*moe_mlp(hf, mcore, moe), _router_bias(hf, mcore, moe.experts)]
+            table += [*moe_mlp(request, hf, mcore, moe), _router_bias(hf, mcore, moe.experts)]
         else:
             table += dense_mlp(hf, mcore, sizes.hidden, width)
     blocks = numbered_prefixes(MTP_HEADS[0], request.mtp_layers)

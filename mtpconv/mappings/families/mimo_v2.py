@@ -76,7 +76,7 @@ def rules(request: Request) -> list[Row]:
         sizes = attention_sizes(config, sliding=window)
         table += attention(hf, mcore, sizes, fused=_fused(config, observed, hf))
         if sparse:
-            table += moe_mlp(hf, mcore, moe)
+            table += moe_mlp(request, hf, mcore, moe)
         else:
             table += dense_mlp(hf, mcore, moe.hidden, width)
     prefixes = numbered_prefixes(MTP_LAYERS, request.mtp_layers)

@@ -14,7 +14,7 @@ Step-3.7's vision tower and its projector.
 from collections.abc import Sequence
 from functools import lru_cache
 
-from mtpconv.errors import ConfigError
+from mtpconv.errors import ConfigError, brief
 from mtpconv.mappings.blocks import (
     Gqa,
     Moe,
@@ -26,7 +26,7 @@ from mtpconv.mappings.blocks import (
     rotary_buffers,
 )
 from mtpconv.mappings.compute import Compute, Repeat
-from mtpconv.mappings.config import Config, flag, integer, number
+from mtpconv.mappings.config import MOST_LAYERS, Config, flag, integer, number
 from mtpconv.mappings.megatron_args import Args, common_args, expert_args, gqa_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.ops import Block, Moves, unfuse_experts
@@ -199,8 +199,10 @@ def sparse_layers(config: Config) -> list[bool]:
     try:
         chosen = {int(str(word)) for word in words if str(word).strip()}
     except (TypeError, ValueError) as error:
-        what = f"config.json: 'moe_layers_enum' is {listed!r}, not a list of layer numbers"
+        what = f"config.json: 'moe_layers_enum' is {brief(listed)}, not a list of layer numbers"
         raise ConfigError("config/bad-value", what) from error
+    for layer in chosen:
+        integer({"moe_layers_enum": layer}, "moe_layers_enum", least=0, most=MOST_LAYERS)
     layers = max(integer(config, "num_hidden_layers"), *(layer + 1 for layer in chosen), 1)
     return [layer in chosen for layer in range(layers)]
 

@@ -1,7 +1,7 @@
 """The style of every family whose MTP layers the reference can run."""
 
 from mtpconv.errors import FormatError
-from mtpconv.parity.mtp import ernie, mimo, mimo_v2, qwen, trailing
+from mtpconv.parity.mtp import ernie, mimo, mimo_v2, nemotron_h, qwen, trailing
 from mtpconv.parity.mtp.style import Config, MtpStyle, Style
 
 STYLES: dict[str, Style] = {
@@ -12,8 +12,10 @@ STYLES: dict[str, Style] = {
     "glm4_moe": trailing.sparse,
     "glm4_moe_lite": trailing.sparse,
     "glm_moe_dsa": trailing.sparse,
+    "hy_v3": trailing.hy_v3,
     "mimo": mimo.mimo,
     "mimo_v2_flash": mimo_v2.mimo_v2,
+    "nemotron_h": nemotron_h.nemotron_h,
     "qwen3_5": qwen.qwen,
     "qwen3_5_moe": qwen.qwen,
     "qwen3_next": qwen.qwen,
