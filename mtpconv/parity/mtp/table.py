@@ -1,7 +1,7 @@
 """The style of every family whose MTP layers the reference can run."""
 
 from mtpconv.errors import FormatError
-from mtpconv.parity.mtp import ernie, mimo, mimo_v2, nemotron_h, qwen, trailing
+from mtpconv.parity.mtp import ernie, exaone_moe, mimo, mimo_v2, nemotron_h, qwen, trailing
 from mtpconv.parity.mtp.style import Config, MtpStyle, Style
 
 STYLES: dict[str, Style] = {
@@ -9,6 +9,7 @@ STYLES: dict[str, Style] = {
     "deepseek_v3": trailing.sparse,
     "deepseek_v32": trailing.sparse,
     "ernie4_5_moe": ernie.ernie,
+    "exaone_moe": exaone_moe.exaone_moe,
     "glm4_moe": trailing.sparse,
     "glm4_moe_lite": trailing.sparse,
     "glm_moe_dsa": trailing.sparse,
