@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from mtpconv.convert.care import Care, source_report, stopped, written_report
 from mtpconv.convert.cast import convert
 from mtpconv.convert.common_state import METADATA_JSON, common_pt
 from mtpconv.convert.dcp import METADATA
@@ -51,6 +52,7 @@ class ToMcore:
     layer_layout: LayerLayout = "auto"
     way: Way = field(default_factory=Way)
     force: bool = False
+    care: Care = field(default_factory=Care)
 
     @property
     def folder(self) -> str:
@@ -73,14 +75,20 @@ def hf2mcore(source: Path, target: Path, options: ToMcore, progress: Progress = 
     output = mcore_output(planned, options.layer_layout)
     require_room(target, output.nbytes + output.nbytes // 50)
     final = target / options.folder
+    checked = source_report(source, options.care, progress)
+    if checked.verdict != "pass":
+        return stopped("hf2mcore", checked, _report(planned, output, final, options))
     try:
         with staging(final) as stage:
-            write_mcore(stage, planned, output, options, progress)
+            written = write_mcore(stage, planned, output, options, progress)
+            after = written_report(stage, written, options.care, progress)
+            if after.verdict != "pass":
+                return stopped("hf2mcore", after, _report(planned, output, final, options))
             publish(stage, final)
             replace_bytes(target / TRACKER, _tracker(options).encode())
     except Narrowed as error:
         return narrowed("hf2mcore", planned, error)
-    return _report(planned, output, final, options)
+    return _report(planned, output, final, options).with_further(checked).with_further(after)
 
 
 def _tracker(options: ToMcore) -> str:
@@ -104,11 +112,17 @@ def mcore_output(planned: HfPlan, layout: LayerLayout) -> McoreOutput:
 
 def write_mcore(
     stage: Path, planned: HfPlan, output: McoreOutput, options: ToMcore, progress: Progress
-) -> None:
-    """Write a complete iteration folder into `stage`; the file that marks it as one comes last."""
+) -> tuple[Written, ...]:
+    """Write a complete iteration folder into `stage`; the file that marks it as one comes last.
+
+    Returns the files whose digests its manifest has.
+    """
     hf, prepared = planned.hf, planned.prepared
     advance = progress("writing torch_dist", output.nbytes)
-    written = write_files(stage, output.files, convert, advance)
+    care = options.care
+    written = write_files(
+        stage, output.files, convert, advance, threads=care.threads, stats=care.stats
+    )
     written |= _write_carried(stage, planned)
     for name in hf.sidecars:
         copy_file(hf.root / name, stage / SIDECARS / name)
@@ -125,7 +139,7 @@ def write_mcore(
     iteration = options.iteration or 0
     common = common_pt(args, iteration, per_layer=not stacked)
     metadata = output.metadata(options.folder)
-    small = (small_file(COMMON, common), small_file(METADATA, metadata))
+    files = (*written.values(), small_file(COMMON, common), small_file(METADATA, metadata))
     manifest = manifest_json(
         prepared.family.model_type,
         without(hf.layout, prepared.dropped),
@@ -133,12 +147,13 @@ def write_mcore(
         prepared.config_changes,
         tuple(row.hf for row in planned.plan.carried),
         {"layer_layout": "stacked" if stacked else "per-layer", "mtp_layers": layers},
-        (*written.values(), *small),
+        files,
     )
     write_bytes(stage / COMMON, common)
     write_bytes(stage / MANIFEST, manifest.encode())
     write_bytes(stage / METADATA, metadata)
     write_bytes(stage / "metadata.json", METADATA_JSON.encode())
+    return files
 
 
 def _write_carried(stage: Path, planned: HfPlan) -> dict[str, Written]:
