@@ -36,3 +36,7 @@ class OutputError(MtpconvError):
 
 class Narrowed(MtpconvError):
     """A value would not survive the dtype it must be written in (this one is a FAIL, exit 1)."""
+
+
+class Terminated(BaseException):
+    """SIGTERM: a scheduler or launcher told the process to stop. Not an Exception, as Ctrl-C is."""
