@@ -192,7 +192,7 @@ def write_reports(report: "Report", files: list[tuple[Path, str]], *, strict: bo
     """Write each report whole. Raises OutputError where the disk refuses."""
     if not files:
         return
-    from mtpconv.convert.execute import output_error
+    from mtpconv.convert.disk_error import output_error
     from mtpconv.convert.publish import replace_bytes
     from mtpconv.inventory.render import render
 

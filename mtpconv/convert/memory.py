@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from mtpconv.convert.blocks import Memory, part_blocks
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import Comparison
-from mtpconv.convert.execute import Memory, Sources, part_blocks
 from mtpconv.convert.parts import to_hf_parts, to_mcore_part
 from mtpconv.convert.prepare import HfPlan
 from mtpconv.convert.progress import Progress
+from mtpconv.convert.sources import Sources
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.inventory.findings import Finding
 from mtpconv.mappings.rule import Rule

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mtpconv.convert.execute import BLOCK, BUFFER, THREADS
+from mtpconv.convert.blocks import BLOCK
+from mtpconv.convert.execute import THREADS
 from mtpconv.convert.hf import HfCheckpoint, open_hf
 from mtpconv.convert.hf2mcore import LayerLayout, is_stacked, mcore_output, mtp_text, plan_facts
 from mtpconv.convert.parts import largest_matrix
@@ -18,6 +19,7 @@ from mtpconv.convert.prepare import (
     subject,
 )
 from mtpconv.convert.source import Source
+from mtpconv.convert.writer import BUFFER
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mtpconv.convert.execute import output_error
+from mtpconv.convert.disk_error import output_error
 from mtpconv.convert.hf import is_hf
 from mtpconv.convert.mcore import is_mcore
 from mtpconv.errors import OutputError

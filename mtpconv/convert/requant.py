@@ -20,9 +20,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mtpconv.convert.blocks import part_blocks
 from mtpconv.convert.cast import TORCH_FLOATS, convert
 from mtpconv.convert.dequant import as_floats, powers_of_two, scale_rows
-from mtpconv.convert.execute import part_blocks
 from mtpconv.convert.parts import to_hf_parts
 from mtpconv.convert.ranges import Piece, payload
 from mtpconv.convert.virtual import Location, Read, Virtual

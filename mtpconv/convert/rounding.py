@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
+from mtpconv.convert.blocks import source_blocks
 from mtpconv.convert.cast import TORCH_FLOATS
-from mtpconv.convert.execute import Sources, source_blocks
 from mtpconv.convert.ranges import Piece, payload
+from mtpconv.convert.sources import Sources
 from mtpconv.inventory.findings import Finding
 from mtpconv.mappings.compute import Compute, Offset
 from mtpconv.mappings.ops import rename

@@ -10,7 +10,8 @@ from typing import Literal
 
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import Comparison, sidecar_findings
-from mtpconv.convert.execute import output_error, write_files
+from mtpconv.convert.disk_error import output_error
+from mtpconv.convert.execute import write_files
 from mtpconv.convert.hf import HfCheckpoint, open_hf
 from mtpconv.convert.hf2mcore import (
     LayerLayout,

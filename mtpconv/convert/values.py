@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 
-from mtpconv.convert.execute import BLOCK, Sources
+from mtpconv.convert.blocks import BLOCK
+from mtpconv.convert.sources import Sources
 from mtpconv.convert.virtual import Location
 
 _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mtpconv.convert.config_text import changed_text
-from mtpconv.convert.execute import OutputFile, Segment
+from mtpconv.convert.execute import OutputFile, Segment, Tensor
 from mtpconv.convert.headers import header_bytes
 from mtpconv.convert.hf import CONFIG, INDEX, HfLayout, ShardLayout
 from mtpconv.convert.manifest import Like
@@ -80,10 +80,20 @@ def _segments(
     yield header
     for name in shard.order:
         spec = shard.tensors[name]
-        if name in virtual:
-            yield contiguous(virtual[name], 0, spec.nbytes, name)
-            continue
-        yield from tensor_parts(name, spec, rules, pieces, dtypes)
+        yield Tensor(name, _parts(name, spec, rules, pieces, dtypes, virtual))
+
+
+def _parts(
+    name: str,
+    spec: TensorSpec,
+    rules: Producers,
+    pieces: Callable[[str], list[Piece]],
+    dtypes: Mapping[str, str],
+    virtual: Mapping[str, Virtual],
+) -> Iterable[Part]:
+    if name in virtual:
+        return [contiguous(virtual[name], 0, spec.nbytes, name)]
+    return tensor_parts(name, spec, rules, pieces, dtypes)
 
 
 def write_sidecars(stage: Path, like: Like, layout: HfLayout) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mtpconv.convert.common_state import empty_extra_state
 from mtpconv.convert.dcp import METADATA, Chunk, Stored, metadata_bytes
-from mtpconv.convert.execute import OutputFile, Segment, Tail
+from mtpconv.convert.execute import OutputFile, Segment, Tensor
 from mtpconv.convert.items import Container, tensor_container
-from mtpconv.convert.parts import to_mcore_part
+from mtpconv.convert.parts import Part, to_mcore_part
 from mtpconv.convert.publish import write_bytes
 from mtpconv.convert.ranges import Piece
 from mtpconv.convert.virtual import Location
@@ -82,10 +82,10 @@ def lay_out_files(
             yield extra
         for item in groups[number]:
             yield item.container.head
-            yield _payload(
+            part = _payload(
                 item, producers[item.name], plan.target[item.name], sources, source_dtypes
             )
-            yield Tail(item.container.tail)
+            yield Tensor(stored_name(item.key, item.offsets), [part], item.container.tail)
 
     files = [
         OutputFile(
@@ -113,13 +113,18 @@ def _items(keys: Mapping[str, Key], target: Mapping[str, TensorSpec]) -> Iterabl
                 )
 
 
+def stored_name(key: str, offsets: Shape) -> str:
+    """What a chunk's digest is known by: its key and where it begins, as in `key@0.512`."""
+    return f"{key}@{'.'.join(map(str, offsets))}"
+
+
 def _payload(
     item: Item,
     producer: tuple[Rule, int],
     spec: TensorSpec,
     sources: Mapping[str, Piece],
     dtypes: Mapping[str, TensorSpec],
-) -> Segment:
+) -> Part:
     rule, output = producer
     inputs = [[sources[name]] for name in rule.hf]
     return to_mcore_part(rule, output, item.band, spec, inputs, dtypes[rule.hf[0]].dtype)

@@ -1,12 +1,10 @@
 """The HuggingFace side's MTP layers: a small reference on transformers' own decoder layer.
 
 transformers drops MTP tensors on loading, so the MTP layer is put together here from the names the
-release stores it under. An MTP layer is a decoder layer between a projection of
-`[norm(embedding of the next token) | norm(previous hidden states)]` and a final norm, so a shell
-of one layer, whose own final norm takes the MTP layer's, runs it with transformers' masks and RoPE.
-Names and order of the halves: the releases' headers, DeepSeek-V3's paper (arXiv 2412.19437, eq.
-21 to 23) and, for the names of Qwen3-Next and later, vLLM's loaders. This table is written apart
-from the mapping tables on purpose: an error in those must show here.
+release stores it under (`parity/mtp/`). An MTP layer is one or more decoder layers between a
+projection of the normed embedding of the next token and the normed previous hidden states, and a
+final norm, so a shell of those layers, whose own final norm takes the MTP layer's, runs it with
+transformers' masks and RoPE.
 """
 
 import copy
@@ -19,61 +17,9 @@ from torch import Tensor, nn
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.errors import FormatError
 from mtpconv.parity.hf_side import Config, body, build_shell, load, require_filled
+from mtpconv.parity.mtp.style import MtpStyle
+from mtpconv.parity.mtp.table import mtp_style
 from mtpconv.parity.tensors import hf_tensor
-
-
-@dataclass(frozen=True, slots=True)
-class MtpStyle:
-    """How a family stores MTP layer k of a model with L decoder layers.
-
-    The names are templates over `k` and `n` = L + k. `inner` is the prefix of the decoder layer,
-    `final_norm` None where there is none; `hidden_first` where the projection takes the hidden
-    half first; `kind` what the inner layer's config has to say about its layer.
-    """
-
-    embedding_norm: str
-    hidden_norm: str
-    projection: str
-    final_norm: str | None
-    inner: str
-    kind: Config
-    hidden_first: bool = False
-
-
-_SPARSE = {"first_k_dense_replace": 0, "mlp_layer_types": ["sparse"], "indexer_types": ["full"]}
-
-
-def _trailing(final_norm: str, kind: Config) -> MtpStyle:
-    base = "model.layers.{n}."
-    return MtpStyle(
-        f"{base}enorm", f"{base}hnorm", f"{base}eh_proj", f"{base}{final_norm}", base, kind
-    )
-
-
-STYLES: dict[str, MtpStyle] = {
-    model_type: _trailing("shared_head.norm", _SPARSE)
-    for model_type in ("deepseek_v3", "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa")
-}
-
-
-def mtp_style(model_type: str) -> MtpStyle:
-    """The style of a family. Raises FormatError (`parity/no-mtp-reference`) if it has none."""
-    if model_type not in STYLES:
-        what = f"no reference for the MTP layers of {model_type!r}"
-        raise FormatError("parity/no-mtp-reference", what, "--no-mtp checks the trunk alone")
-    return STYLES[model_type]
-
-
-def inner_config(config: Config, style: MtpStyle) -> Config:
-    """The config of a model of one layer, of the kind an MTP layer of the family is."""
-    layers = config["num_hidden_layers"]
-    inner = {
-        key: value
-        for key, value in config.items()
-        if not (isinstance(value, list) and len(value) == layers and layers > 1)
-    }
-    kept = {k: v for k, v in style.kind.items() if k in config or k == "first_k_dense_replace"}
-    return inner | kept | {"num_hidden_layers": 1, "num_nextn_predict_layers": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,49 +53,52 @@ def build_mtp_layer(
     hf: HfCheckpoint, config: Config, depth: int, device: str, dtype: torch.dtype
 ) -> MtpLayer:
     """Build MTP layer `depth` and fill it from the folder. Raises FormatError where that lacks."""
-    style = mtp_style(config["model_type"])
-    layers = config["num_hidden_layers"]
+    style = mtp_style(config, depth)
 
-    def named(template: str) -> str:
-        return template.format(k=depth, n=layers + depth)
-
-    def weight(template: str) -> Tensor:
-        name = f"{named(template)}.weight"
+    def weight(module: str) -> Tensor:
+        name = f"{module}.weight"
         if name not in hf.tensors:
             what = f"mtp {depth}: the HF folder has no {name}"
             raise FormatError("parity/missing", what, "mtpconv plan shows what is missing")
         return hf_tensor(hf, name)
 
-    shell = build_shell(inner_config(config, style), device, dtype)
+    shell = build_shell(style.inner, device, dtype)
     decoder = body(shell)
-    own = {named(t) for t in (style.embedding_norm, style.hidden_norm, style.projection)}
-    own |= {named(style.final_norm)} if style.final_norm else set()
-    inner = named(style.inner)
-    copies = (f"{inner}embed_tokens.weight", f"{inner}shared_head.head.weight")
-    weights = {
-        f"model.layers.0.{name.removeprefix(inner)}": hf_tensor(hf, name)
-        for name in hf.tensors
-        if name.startswith(inner) and name not in copies and name.rpartition(".")[0] not in own
-    }
+    weights = {}
+    for place, prefix in enumerate(style.layers):
+        own = _beside_the_layer(style, prefix)
+        for name in hf.tensors:
+            if name.startswith(prefix) and name.removesuffix(".weight") not in own:
+                inner = f"model.layers.{place}.{name.removeprefix(prefix)}"
+                weights[inner] = hf_tensor(hf, name)
     if style.final_norm:
         weights["model.norm.weight"] = weight(style.final_norm)
     load(shell, weights, device, dtype)
+    norms = [
+        _norm_like(decoder.norm, weight(name).to(device, dtype))
+        for name in (style.embedding_norm, style.hidden_norm)
+    ]
     if style.final_norm is None:
         decoder.norm = nn.Identity()
     require_filled(decoder.layers, f"mtp {depth}")
     require_filled(decoder.norm, f"mtp {depth}")
-    norms = [_norm_like(decoder.norm, weight(t)) for t in (style.embedding_norm, style.hidden_norm)]
     projection = weight(style.projection).to(device, dtype)
     return MtpLayer(shell, norms[0], norms[1], projection, style.hidden_first)
 
 
+def _beside_the_layer(style: MtpStyle, prefix: str) -> set[str]:
+    """Modules that may lie under a layer's prefix and are no part of it, copies included."""
+    own = {style.embedding_norm, style.hidden_norm, style.projection}
+    own |= {style.final_norm} if style.final_norm else set()
+    return own | {f"{prefix}embed_tokens", f"{prefix}shared_head.head"}
+
+
 def _norm_like(norm: nn.Module, weight: Tensor) -> nn.Module:
     """A norm of the same class and epsilon with a weight of its own."""
-    other = copy.deepcopy(norm)
-    like = norm.weight
-    if not isinstance(like, Tensor):
+    if not isinstance(norm.weight, Tensor):
         raise FormatError("parity/unsupported", "the family's final norm has no weight to copy")
-    other.weight = nn.Parameter(weight.to(like.device, like.dtype), requires_grad=False)
+    other = copy.deepcopy(norm)
+    other.weight = nn.Parameter(weight, requires_grad=False)
     return other
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mtpconv.convert.execute import Sources
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.mcore import ChunkReader, McoreCheckpoint
+from mtpconv.convert.sources import Sources
 from mtpconv.mappings.spec import ITEM_SIZE, Shape, TensorSpec
 
 TORCH_DTYPES = {

@@ -77,11 +77,11 @@ def test_case_44_more_weights_than_memory(tmp_path: Path) -> None:
 SLOW = """
 import time
 from mtpconv.convert import execute
-right = execute._write_payload
+right = execute._write_part
 def slow(*args):
     time.sleep(0.05)
     return right(*args)
-execute._write_payload = slow
+execute._write_part = slow
 from mtpconv.cli import main
 main()
 """

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mtpconv.convert.dequant import Dequantised, Stored
-from mtpconv.convert.execute import Sources
+from mtpconv.convert.sources import Sources
 from mtpconv.mappings.quant import Quantised, fold
 from mtpconv.mappings.spec import TensorSpec
 from tests.fixtures.quantise import (

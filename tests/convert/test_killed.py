@@ -15,11 +15,11 @@ from tests.fixtures import hf as fixture
 SLOW = """
 import sys, time
 from mtpconv.convert import execute
-right = execute._write_payload
+right = execute._write_part
 def slow(*args):
     time.sleep(0.05)
     return right(*args)
-execute._write_payload = slow
+execute._write_part = slow
 from mtpconv.cli import main
 main()
 """

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from mtpconv.convert.blocks import Memory, part_blocks
 from mtpconv.convert.cast import convert
-from mtpconv.convert.execute import Memory, part_blocks
 from mtpconv.convert.parts import Part, to_hf_parts, to_mcore_part
 from mtpconv.convert.ranges import Piece
 from mtpconv.convert.write_mcore import source_piece

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from mtpconv.convert.dequant import Dequantised, Stored
-from mtpconv.convert.execute import Sources
 from mtpconv.convert.hf import open_hf
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
 from mtpconv.convert.mcore2hf import ToHf, mcore2hf
 from mtpconv.convert.prepare import Way
 from mtpconv.convert.requant import Codes, Plain, Scales, Tally, to_e2m1
 from mtpconv.convert.roundtrip import RoundTrip, roundtrip
+from mtpconv.convert.sources import Sources
 from mtpconv.convert.write_hf import unmoved
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import MtpconvError

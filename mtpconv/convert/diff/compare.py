@@ -12,8 +12,9 @@ from mtpconv.convert.diff.hints import why, why_reshaped, why_retyped
 from mtpconv.convert.diff.numbers import Distance, distinct
 from mtpconv.convert.diff.side import Side
 from mtpconv.convert.diff.stored import LARGEST_BAND, Stored
-from mtpconv.convert.execute import THREADS, Sources
+from mtpconv.convert.execute import THREADS
 from mtpconv.convert.progress import Advance, Progress
+from mtpconv.convert.sources import Sources
 from mtpconv.errors import Narrowed
 from mtpconv.inventory.tensor_diff import Apart, Compared, by_header, rename_candidates, renames
 from mtpconv.mappings.spec import ITEM_SIZE, rows

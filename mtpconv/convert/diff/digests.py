@@ -17,9 +17,9 @@ from typing import Any
 
 from mtpconv import __version__
 from mtpconv.convert.diff.side import Side
-from mtpconv.convert.execute import Sources
 from mtpconv.convert.parts import Part
 from mtpconv.convert.ranges import Payload
+from mtpconv.convert.sources import Sources
 from mtpconv.convert.virtual import Virtual
 from mtpconv.errors import FormatError
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mtpconv.convert.blocks import part_blocks
 from mtpconv.convert.cast import convert
-from mtpconv.convert.execute import Sources, part_blocks
 from mtpconv.convert.hf import HfCheckpoint, open_hf
 from mtpconv.convert.manifest import SIDECARS, read_manifest
 from mtpconv.convert.mcore import (
@@ -20,6 +20,7 @@ from mtpconv.convert.parts import Part
 from mtpconv.convert.prepare import prepare
 from mtpconv.convert.ranges import Piece, payload
 from mtpconv.convert.source import Source
+from mtpconv.convert.sources import Sources
 from mtpconv.convert.take_inventory import is_hf_folder
 from mtpconv.convert.write_hf import tensor_parts
 from mtpconv.convert.write_mcore import source_piece

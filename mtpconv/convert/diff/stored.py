@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from mtpconv.convert.diff.side import Side
-from mtpconv.convert.execute import Sources
 from mtpconv.convert.ranges import Payload
+from mtpconv.convert.sources import Sources
 from mtpconv.convert.virtual import Location
 from mtpconv.mappings.spec import ITEM_SIZE, TensorSpec, columns, rows
 

@@ -1,0 +1,1 @@
+"""How each family's release stores and runs its MTP layers, for the HuggingFace side."""

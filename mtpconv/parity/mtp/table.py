@@ -1,0 +1,22 @@
+"""The style of every family whose MTP layers the reference can run."""
+
+from mtpconv.errors import FormatError
+from mtpconv.parity.mtp import trailing
+from mtpconv.parity.mtp.style import Config, MtpStyle, Style
+
+STYLES: dict[str, Style] = {
+    "deepseek_v3": trailing.sparse,
+    "deepseek_v32": trailing.sparse,
+    "glm4_moe": trailing.sparse,
+    "glm4_moe_lite": trailing.sparse,
+    "glm_moe_dsa": trailing.sparse,
+}
+
+
+def mtp_style(config: Config, depth: int) -> MtpStyle:
+    """The style of an MTP layer. Raises FormatError (`parity/no-mtp-reference`) if it has none."""
+    model_type = config["model_type"]
+    if model_type not in STYLES:
+        what = f"no reference for the MTP layers of {model_type!r}"
+        raise FormatError("parity/no-mtp-reference", what, "--no-mtp checks the trunk alone")
+    return STYLES[model_type](config, depth)
