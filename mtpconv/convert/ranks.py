@@ -5,12 +5,15 @@ group (gloo) and its store carries small JSON values; weights never travel, ever
 writes the shared file system itself. A rank that fails, or falls silent, fails the job on all.
 """
 
+import _thread
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
@@ -27,6 +30,7 @@ GOODBYE_SECONDS = 5
 """How long rank 0, told to stop, waits to hear which ranks were told the same."""
 _BEAT_SECONDS = 1.0
 _POLL_SECONDS = 0.05
+_STOP = "stop"
 
 
 class Store(Protocol):
@@ -53,7 +57,11 @@ class Ranks:
     rank: int = 0
     size: int = 1
     store: Store | None = None
+    over: bool = False
+    blamed: MtpconvError | None = None
+    stopped: bool = False
     _step: int = 0
+    _verdict: dict[str, Any] = field(default_factory=dict)
     _beats: dict[int, tuple[bytes, float]] = field(default_factory=dict)
 
     @property
@@ -62,100 +70,148 @@ class Ranks:
         return self.rank == 0
 
     def lead(self, work: Callable[[], T]) -> T:
-        """What `work` gives on rank 0, for every rank; it must be made of JSON values.
+        """What `work` gives on rank 0, for every rank; it must be made of JSON values. A barrier.
 
-        Raises RankError on the others where rank 0 raised.
+        Raises RankError where rank 0 or another rank failed before it came here.
         """
-        return self.share(work if self.leads else lambda: None)[0]  # type: ignore[return-value]
+        if self.store is None:
+            return work()
+        value = work() if self.leads else None
+        self._meet(None, lambda _: value)
+        found: T = self._verdict["value"]
+        return found
 
-    def share(self, work: Callable[[], T]) -> list[T]:
-        """Run `work` on every rank; what each gave, by rank, for every rank. A barrier.
+    def gather(self, work: Callable[[], T]) -> list[T]:
+        """Run `work` on every rank; rank 0 gets what each gave, by rank, the others nothing.
 
-        Values must be made of JSON values. Raises what failed first: on the rank itself its own
-        error, on the others RankError.
+        A barrier; values must be made of JSON values. Raises what failed first: on the rank itself
+        its own error, on the others an error of that kind that names the rank.
         """
         if self.store is None:
             return [work()]
-        self._step += 1
-        try:
-            given = work()
-        except BaseException as error:
-            self._tell(_ended(error))
-            told = isinstance(error, Terminated | KeyboardInterrupt)
-            if self.leads:
-                blame = self._to_blame() if told else None
-                self._verdict(blame or {"failed": 0, "how": _ended(error)})
-                if blame is not None:
-                    raise _error(blame["failed"], blame["how"]) from error
-            elif not told:
-                self._await_verdict()
-            raise
-        self._tell({"ok": given})
-        if self.leads:
-            self._verdict(self._collect())
-        verdict = self._await_verdict()
-        if "failed" in verdict:
-            raise _error(verdict["failed"], verdict["how"])
-        return list(verdict["values"])
+        gathered: list[T] = []
+        self._meet(work(), gathered.extend)
+        return gathered
 
-    def _tell(self, outcome: dict[str, Any]) -> None:
+    def _meet(self, given: Any, gathered: Callable[[list[Any]], Any]) -> None:
+        """Every rank comes by with a value; rank 0 sees all, and its answer is the verdict."""
+        step = self._step + 1
+        self._tell({"ok": given}, step)
+        if self.leads:
+            outcomes = self._collect(step)
+            if "failed" in outcomes:
+                self._stop_all()
+                self._still_silent(step)
+            else:
+                outcomes = {"value": gathered(outcomes["values"])}
+            self._judge(outcomes, step)
+        self._verdict = self._await_verdict(step)
+        self._step = step
+        if "failed" in self._verdict:
+            self.over = True
+            raise _error(self._verdict["failed"], self._verdict["how"])
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell the others that this rank failed with `error`, and wait until they stopped.
+
+        For who has shared files to clean away; `blamed` then says which rank failed first, where
+        rank 0 was only told to stop.
+        """
+        if self.store is None or self.over:
+            return
+        self.over = True
+        step, told = self._step + 1, isinstance(error, Terminated | KeyboardInterrupt)
+        self._tell(_ended(error), step)
+        if not told:
+            self._stop_all()
+        if not self.leads:
+            if self.stopped or not told:
+                verdict = self._await_verdict(step)
+                if self.stopped and "failed" in verdict:
+                    self.blamed = _error(verdict["failed"], verdict["how"])
+            return
+        self._still_silent(step)
+        blame = self._to_blame(step) if told else None
+        if blame is not None:
+            self.blamed = _error(blame["failed"], blame["how"])
+        self._judge(blame or {"failed": 0, "how": _ended(error)}, step)
+
+    def _tell(self, outcome: dict[str, Any], step: int) -> None:
         assert self.store is not None
         with suppress(RuntimeError):  # a store that is gone is found out by whoever waits for it
-            self.store.set(f"{self._step}/{self.rank}", json.dumps(outcome))
+            self.store.set(f"{step}/{self.rank}", json.dumps(outcome))
 
-    def _verdict(self, verdict: dict[str, Any]) -> None:
+    def _judge(self, verdict: dict[str, Any], step: int) -> None:
         assert self.store is not None
         with suppress(RuntimeError):
-            self.store.set(f"{self._step}/verdict", json.dumps(verdict))
+            self.store.set(f"{step}/verdict", json.dumps(verdict))
 
-    def _collect(self) -> dict[str, Any]:
+    def _collect(self, step: int) -> dict[str, Any]:
         """Every rank's outcome, or the first that failed."""
         outcomes: list[Any] = []
         try:
             for rank in range(self.size):
-                outcome = self._wait(f"{self._step}/{rank}", range(rank, self.size))
+                outcome = self._wait(step, f"{rank}", range(rank, self.size))
                 if "ok" not in outcome:
                     return {"failed": outcome.get("rank", rank), "how": outcome}
                 outcomes.append(outcome["ok"])
         except Terminated:
-            blame = self._to_blame()
+            blame = self._to_blame(step)
             if blame is None:
-                self._verdict({"failed": 0, "how": _ended(Terminated())})
+                self.over = True
+                self._judge({"failed": 0, "how": _ended(Terminated())}, step)
                 raise
             return blame
         return {"values": outcomes}
 
-    def _to_blame(self) -> dict[str, Any] | None:
-        """Rank 0 was told to stop: a launcher does that to the ranks left when one died."""
+    def _still_silent(self, step: int) -> list[int]:
+        """Ranks that do not say within the time for it how they ended."""
         assert self.store is not None
         deadline = time.monotonic() + GOODBYE_SECONDS
         silent = list(range(1, self.size))
-        while silent and time.monotonic() < deadline:
-            silent = [r for r in silent if not self.store.check([f"{self._step}/{r}"])]
-            time.sleep(_POLL_SECONDS)
-        for rank in silent:
+        with suppress(RuntimeError):
+            while silent and time.monotonic() < deadline:
+                silent = [r for r in silent if not self.store.check([f"{step}/{r}"])]
+                time.sleep(_POLL_SECONDS)
+        return silent
+
+    def _to_blame(self, step: int) -> dict[str, Any] | None:
+        """Rank 0 was told to stop: a launcher does that to the ranks left when one died."""
+        assert self.store is not None
+        for rank in self._still_silent(step):
             return {"failed": rank, "how": _DIED}
         for rank in range(1, self.size):
-            outcome = json.loads(self.store.get(f"{self._step}/{rank}"))
+            outcome = json.loads(self.store.get(f"{step}/{rank}"))
             if "ok" not in outcome and not outcome.get("told"):
                 return {"failed": rank, "how": outcome}
         return None
 
-    def _await_verdict(self) -> dict[str, Any]:
-        verdict = self._wait(f"{self._step}/verdict", (0,))
+    def _stop_all(self) -> None:
+        """Have every rank's heartbeat interrupt its work: there is nothing to be had from it."""
+        assert self.store is not None
+        with suppress(RuntimeError):
+            self.store.set(_STOP, str(self.rank))
+
+    def _await_verdict(self, step: int) -> dict[str, Any]:
+        try:
+            verdict = self._wait(step, "verdict", (0,))
+        except Terminated:
+            if not self.stopped:
+                raise
+            return self._await_verdict(step)
         return {"failed": verdict["rank"], "how": verdict} if "died" in verdict else verdict
 
-    def _wait(self, key: str, watched: Sequence[int]) -> Any:
-        """The value at `key`, or the end of a watched rank that fell silent or failed before."""
+    def _wait(self, step: int, whose: str, watched: Sequence[int]) -> Any:
+        """What `whose` said in a step, or how a watched rank ended before."""
         assert self.store is not None
-        pause = _POLL_SECONDS
+        key, pause = f"{step}/{whose}", _POLL_SECONDS
         while True:
             try:
                 if self.store.check([key]):
                     return json.loads(self.store.get(key))
                 for rank in watched:
-                    ended = f"{self._step}/{rank}"
-                    if not key.endswith("verdict") and self.store.check([ended]):
+                    ended = f"{step}/{rank}"
+                    if whose != "verdict" and self.store.check([ended]):
                         outcome = json.loads(self.store.get(ended))
                         if "ok" not in outcome:
                             return outcome | {"rank": rank}
@@ -177,6 +233,14 @@ class Ranks:
 
 
 ALONE = Ranks()
+_JOB: ContextVar[Ranks] = ContextVar("job", default=ALONE)
+
+
+def job() -> Ranks:
+    """The ranks that share what this process is doing: itself alone, unless a launcher said so."""
+    return _JOB.get()
+
+
 _DIED = {"died": True, "id": "rank/lost", "what": "died without a word (killed, or out of memory)",
          "mend": "look at its node's log; nothing was published"}  # fmt: skip
 
@@ -222,16 +286,24 @@ def ranks_from_environment() -> Iterator[Ranks]:
         message = f"rank {rank[0]}: the {rank[1]} ranks did not meet ({str(error).splitlines()[0]})"
         mend = "MASTER_ADDR and MASTER_PORT must name rank 0's machine on every rank"
         raise RankError("rank/lost", message, mend) from error
-    store.set(f"beat/{rank[0]}", "0")
+    ranks = Ranks(*rank, store)
+    store.set(f"beat/{ranks.rank}", "0")
     dist.barrier()
-    stop = threading.Event()
-    beat = threading.Thread(target=_beat, args=(store, rank[0], stop), daemon=True)
+    ended = threading.Event()
+    beat = threading.Thread(target=_beat, args=(ranks, store, ended), daemon=True)
     beat.start()
+    token = _JOB.set(ranks)
     try:
-        yield Ranks(*rank, store)
+        yield ranks
+    except BaseException as error:
+        ranks.give_up(error)
+        if ranks.blamed is not None:
+            raise ranks.blamed from error
+        raise
     finally:
+        _JOB.reset(token)
         _leave(store, *rank)
-        stop.set()
+        ended.set()
         beat.join()
         with suppress(RuntimeError):  # rank 0 may be gone
             dist.destroy_process_group()
@@ -255,12 +327,18 @@ def _number(name: str) -> int:
     return int(text)
 
 
-def _beat(store: Store, rank: int, stop: threading.Event) -> None:
-    """Say once a second that this rank lives, from a thread that no disk can hold up."""
+def _beat(ranks: Ranks, store: Store, ended: threading.Event) -> None:
+    """Say once a second that this rank lives, from a thread that no disk can hold up.
+
+    Once another rank gave up, interrupt this one's work.
+    """
     count = 0
-    while not stop.wait(_BEAT_SECONDS):
+    while not ended.wait(_BEAT_SECONDS):
         count += 1
         try:
-            store.set(f"beat/{rank}", str(count))
+            store.set(f"beat/{ranks.rank}", str(count))
+            if not (ranks.over or ranks.stopped) and store.check([_STOP]):
+                ranks.stopped = True
+                _thread.interrupt_main(signal.SIGTERM)
         except RuntimeError:
             return
