@@ -1,11 +1,11 @@
-"""Writing output files with all ranks of a job: each its share, rank 0 told of everything.
+"""Writing a job's output files: with all its ranks, each its share, and past what is done already.
 
-Files are the bytes one process would write, and so are their digests.
+Files are the bytes that one process would write, whatever the number of ranks, and so are their
+digests.
 """
 
-import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,56 +14,92 @@ from typing import Any
 from mtpconv.convert.blocks import Convert
 from mtpconv.convert.digests import Digest, of_blocks
 from mtpconv.convert.disk_error import output_error
-from mtpconv.convert.execute import Hot, OutputFile, write_files, write_tensor
+from mtpconv.convert.execute import OutputFile, write_files, write_span
+from mtpconv.convert.journal import Journal
 from mtpconv.convert.progress import Advance
 from mtpconv.convert.ranks import Ranks, job
 from mtpconv.convert.shares import Share, divide, frame_of, segments_between
-from mtpconv.convert.sources import Sources
-from mtpconv.convert.writer import Writer
-from mtpconv.convert.written import Range, Written
-
-SEEN = ".mtpconv-ranks"
-"""A file that rank 0 makes in the output folder, for every rank to see that it shares it."""
+from mtpconv.convert.written import Range, Slice, Written
+from mtpconv.errors import OutputError
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """What one rank wrote of a stored tensor: its digest's blocks, and the CRC-32 if one is due."""
-
-    file: str
-    name: str
-    start: int
-    nbytes: int
-    blocks: list[str]
-    crc: int
-
-
-def write_together(
-    folder: Path, outputs: list[OutputFile], convert: Convert, progress: Advance
+def write_outputs(
+    folder: Path,
+    outputs: list[OutputFile],
+    convert: Convert,
+    progress: Advance,
+    journal: Journal,
+    threads: int,
 ) -> dict[str, Written]:
-    """Write the outputs into `folder`, this rank its share; rank 0 gets what was written.
+    """Write into `folder` what of `outputs` the journal does not know; rank 0 gets all of them.
 
-    Raises what `write_files` does, for any rank's fault on every rank.
+    Raises what `write_files` does; where a rank fails all do.
     """
     ranks = job()
+    known = journal.done
+    left = [output for output in outputs if output.name not in journal.names]
+    progress(sum(output.size for output in outputs if output.name in known))
     if ranks.size == 1:
-        return write_files(folder, outputs, convert, progress)
-    mine = divide(outputs, ranks.size)[ranks.rank]
-    whole = [share.output for share in mine if share.whole]
-    split = [share for share in mine if not share.whole]
-    ranks.lead(lambda: _begin(folder, outputs, ranks))
-    _require_shared(folder, ranks)
+        written = write_files(folder, left, convert, progress, threads=threads, done=journal.add)
+        return {output.name: (known | written)[output.name] for output in outputs}
+    shares = divide(left, ranks.size)
+    split = {share.output.name for mine in shares for share in mine if not share.whole}
+    ranks.lead(lambda: _make(folder, [output for output in left if output.name in split]))
+    mine = shares[ranks.rank]
 
     def write() -> list[Any]:
-        found = write_files(folder, whole, convert, progress)
-        slices = [part for share in split for part in _write_share(folder, share, convert, progress)]
-        return [[_as_json(w) for w in found.values()], [asdict(part) for part in slices]]
+        whole = [share.output for share in mine if share.whole]
+        found = write_files(folder, whole, convert, progress, threads=threads, done=journal.add)
+        slices = [
+            part
+            for share in mine
+            if not share.whole
+            for part in write_span(folder, share, segments_between(share), convert, progress)
+        ]
+        return [[asdict(w) for w in found.values()], [asdict(part) for part in slices]]
 
     told = ranks.gather(write)
     if not ranks.leads:
         return {}
-    written = {w.name: w for done, _ in told for w in map(_written, done)}
+    written = known | {w["name"]: _written(w) for whole, _ in told for w in whole}
     slices = [Slice(**part) for _, parts in told for part in parts]
-    written |= _joined(outputs, written, slices)
-    (folder / SEEN).unlink()
+    for output in left:
+        if output.name in split:
+            written[output.name] = joined(output, [s for s in slices if s.file == output.name])
+            journal.add(written[output.name])
     return {output.name: written[output.name] for output in outputs}
+
+
+def _make(folder: Path, outputs: Iterable[OutputFile]) -> None:
+    """Files that several ranks write into are there, in full size, before the first does."""
+    for output in outputs:
+        path = folder / output.name
+        try:
+            with path.open("xb") as file:
+                file.truncate(output.size)
+        except OSError as error:
+            raise output_error(error, path) from error
+
+
+def _written(body: dict[str, Any]) -> Written:
+    tensors = {name: Range(**at) for name, at in body.pop("tensors").items()}
+    return Written(tensors=tensors, **body)
+
+
+def joined(output: OutputFile, slices: Sequence[Slice]) -> Written:
+    """What was written of a file, from its slices in any order: as if one process had."""
+    parts: dict[str, list[Slice]] = {}
+    for part in sorted(slices, key=lambda part: (part.start, part.nbytes)):
+        parts.setdefault(part.name, []).append(part)
+    tensors = {
+        name: Range(
+            those[0].start,
+            sum(part.nbytes for part in those),
+            of_blocks([bytes.fromhex(block) for part in those for block in part.blocks]),
+        )
+        for name, those in parts.items()
+    }
+    frame = Digest()
+    for data in frame_of(output, (those[0].crc for those in parts.values())):
+        frame.update(data)
+    return Written(output.name, output.size, tensors, frame.hex())
