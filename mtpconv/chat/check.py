@@ -1,15 +1,17 @@
 """`chat check`: every check of a checkpoint's template and tokenizer, one report."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations, product
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mtpconv.chat.check_report import chat_report
+from mtpconv.chat.cures import with_cures
+from mtpconv.chat.ends import marks_of, single_stop
 from mtpconv.chat.folder import ChatFiles, open_chat
-from mtpconv.chat.found import ChatFinding, Place, details, difference, merge, to_finding
+from mtpconv.chat.found import ChatFinding, Place, difference, merge
 from mtpconv.chat.generation_checks import generation_findings, has_blocks
-from mtpconv.chat.prefix_checks import field_findings, prefix_findings, stop_after
+from mtpconv.chat.prefix_checks import field_findings, prefix_findings
 from mtpconv.chat.probes import (
     DIALOGUE,
     INLINE,
@@ -25,7 +27,7 @@ from mtpconv.chat.render import Job, Renderer
 from mtpconv.chat.rows import read_rows
 from mtpconv.chat.scan import scan_file
 from mtpconv.chat.scan_report import content_findings
-from mtpconv.chat.sources import NAMES, Engine, effective, source_findings, template_for
+from mtpconv.chat.sources import Engine, source_findings, template_for
 from mtpconv.chat.token_checks import (
     bos_findings,
     file_findings,
@@ -34,12 +36,10 @@ from mtpconv.chat.token_checks import (
     stop_findings,
 )
 from mtpconv.chat.tokens import Tokens, load_tokenizer, read_tokens
-from mtpconv.chat.turns import Conversation, content_end, markers_of, render_turns
-from mtpconv.inventory.report import Check, Report
+from mtpconv.chat.turns import Conversation, render_turns
+from mtpconv.inventory.report import Report
 
 OTHER_DAY = "2001-02-03T04:05:06"
-_NOT_KWARGS = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
-_MOST_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def check_in_detail(
     options = options or ChatOptions()
     files = open_chat(folder)
     found = merge(_findings(files, options))
-    return _report(files, options, found), found
+    return chat_report(files, options.engine, options.kwargs, found), found
 
 
 def lone_templates(folder: Path) -> list[Path]:
@@ -126,7 +126,7 @@ def _probed(
 ) -> Iterator[ChatFinding]:
     """Every probe but the one with tools."""
     template = renderer.template
-    markers = markers_of(list(tokens.added(options.engine)))
+    marks = marks_of(tokens, options.engine)
     inline = _talk(renderer, INLINE) if "think" in template else None
     talks = [(SINGLE, single)]
     talks += [(probe, _talk(renderer, probe)) for probe in (SYSTEM, DIALOGUE, REASONING)]
@@ -137,16 +137,16 @@ def _probed(
             yield _raises(talk, "error" if probe is DIALOGUE else "warning")
             continue
         ending = probe in (SINGLE, SYSTEM, DIALOGUE)
-        found = list(prefix_findings(talk, markers, ending=ending))
+        found = list(prefix_findings(talk, marks, ending=ending))
         found += field_findings(talk, template, inline)
-        found += generation_findings(talk, markers) if has_blocks(template) else ()
+        found += generation_findings(talk, marks) if has_blocks(template) else ()
         faults += [(probe, finding) for finding in found]
-    yield from _mended(renderer, faults, markers)
+    yield from with_cures(renderer, faults, marks)
 
 
 def _tools(renderer: Renderer, tokens: Tokens, options: ChatOptions) -> Iterator[ChatFinding]:
     """The tool probe; arguments as JSON text for templates that want them so."""
-    markers = markers_of(list(tokens.added(options.engine)))
+    marks = marks_of(tokens, options.engine)
     talk = render_turns(renderer, TOOLS.name, TOOLS.messages, TOOLS.tools)
     if talk.full.kind:
         as_text = render_turns(renderer, TOOLS.name, TOOLS_TEXT.messages, TOOLS.tools)
@@ -157,12 +157,12 @@ def _tools(renderer: Renderer, tokens: Tokens, options: ChatOptions) -> Iterator
         yield ChatFinding("chat/tool-arguments", "info", message, places=(Place(TOOLS.name),))
         talk = as_text
     found = [
-        *prefix_findings(talk, markers, ending=False),
+        *prefix_findings(talk, marks, ending=False),
         *field_findings(talk, renderer.template, None),
     ]
     if has_blocks(renderer.template):
-        found += generation_findings(talk, markers)
-    yield from _mended(renderer, [(TOOLS, finding) for finding in found], markers)
+        found += generation_findings(talk, marks)
+    yield from with_cures(renderer, [(TOOLS, finding) for finding in found], marks)
 
 
 def _raises(conversation: Conversation, severity: Any) -> ChatFinding:
@@ -207,8 +207,8 @@ def _tokenized(
     renderer: Renderer,
     single: Conversation,
 ) -> Iterator[ChatFinding]:
-    markers = markers_of(list(tokens.added(options.engine)))
-    stop = _stop(single, markers)
+    marks = marks_of(tokens, options.engine)
+    stop = single_stop(single, marks)
     yield from marker_findings(tokens, single.full.text, stop)
     yield from stop_findings(tokens, stop)
     if files.tokenizer_json is None:
@@ -225,67 +225,12 @@ def _tokenized(
         yield from merge_findings(tokenizer, talk)
 
 
-def single_stop(renderer: Renderer, added: Sequence[str]) -> str:
-    """The token a template writes behind an answer; empty if there is none."""
-    single = _talk(renderer, SINGLE)
-    turn = single.turns[0]
-    return "" if single.full.kind or turn.error else _stop(single, markers_of(added))
-
-
-def _stop(single: Conversation, markers: Any) -> str:
-    turn = single.turns[0]
-    end = content_end(turn.upto.text, len(turn.before.text), turn.message)
-    return "" if end is None else stop_after(turn.upto.text, end, markers)
-
-
-def _mended(
-    renderer: Renderer, faults: Sequence[tuple[Probe, ChatFinding]], markers: Any
-) -> Iterator[ChatFinding]:
-    """The findings, each with the kwargs under which its probe no longer shows it."""
-    wanted = ("chat/prefix-mismatch", "chat/rewrites-history")
-    candidates: list[dict[str, Any]] | None = None
-    known: dict[tuple[str, str], str] = {}
-    for probe, finding in faults:
-        if finding.id not in wanted:
-            yield finding
-            continue
-        if candidates is None:
-            candidates = _candidates(renderer)
-        key = (probe.name, finding.id)
-        if key not in known:
-            known[key] = _cure(renderer, probe, finding.id, candidates, markers)
-        yield replace(finding, kwargs=known[key])
-
-
-def _candidates(renderer: Renderer) -> list[dict[str, Any]]:
-    """Kwargs to try: names the template reads and nobody sets, alone, then two at a time."""
-    taken = _NOT_KWARGS | renderer.variables.keys()
-    names = [n for n in renderer.names() if n not in taken and not n.endswith("_token")]
-    names = [n for n in names if "think" in n or "reason" in n] or names
-    single = [{name: value} for name in names[:_MOST_NAMES] for value in (False, True)]
-    pairs = combinations(names[:_MOST_NAMES], 2)
-    return single + [{a: x, b: y} for a, b in pairs for x, y in product((False, True), repeat=2)]
-
-
-def _cure(
-    renderer: Renderer, probe: Probe, id: str, candidates: Sequence[dict[str, Any]], markers: Any
-) -> str:
-    for kwargs in candidates:
-        talk = render_turns(renderer, probe.name, probe.messages, probe.tools, kwargs)
-        if talk.full.kind or any(turn.error for turn in talk.turns):
-            continue
-        found = prefix_findings(talk, markers, ending=False)
-        if not any(each.id in (id, "chat/prefix-mismatch") for each in found):
-            return " ".join(f"{name}={str(value).lower()}" for name, value in kwargs.items())
-    return ""
-
-
 def _data(
     files: ChatFiles, tokens: Tokens, options: ChatOptions, renderer: Renderer
 ) -> Iterator[ChatFinding]:
     """The user's own rows: prefixes of every turn, and special tokens in what they say."""
     assert options.data is not None
-    markers = markers_of(list(tokens.added(options.engine)))
+    marks = marks_of(tokens, options.engine)
     tokenizer = None if files.tokenizer_json is None else load_tokenizer(files, options.engine)
     for row in read_rows(options.data):
         name = f"row {row.number}"
@@ -293,65 +238,7 @@ def _data(
         if talk.full.kind:
             yield _raises(talk, "error")
             continue
-        yield from prefix_findings(talk, markers, ending=True)
+        yield from prefix_findings(talk, marks, ending=True)
         if tokenizer is not None:
             yield from merge_findings(tokenizer, talk)
     yield from content_findings(scan_file(options.data, tokens.added("hf")), tokens)
-
-
-def _report(files: ChatFiles, options: ChatOptions, found: list[ChatFinding]) -> Report:
-    findings = tuple(to_finding(each) for each in found)
-    errors = sum(each.severity == "error" for each in found)
-    warnings = sum(each.severity == "warning" for each in found)
-    known = template_for(files, options.engine, tools=False)
-    source = known[0] if known else "no template"
-    facts = [("template", f"{source}, as {NAMES[options.engine]} takes it")]
-    others = sorted(effective(files, options.engine).keys() - {"default"})
-    if others:
-        facts.append(("variants", ", ".join(others)))
-    if options.kwargs:
-        facts.append(("kwargs", ", ".join(f"{k}={v!r}" for k, v in options.kwargs.items())))
-    if files.alone:
-        stand_ins = ", ".join(files.special_tokens.values())
-        facts.append(("tokens", f"no tokenizer beside it; {stand_ins} stand in"))
-    counted = ((errors, "error"), (warnings, "warning"))
-    parts = [f"{n} {word}{'' if n == 1 else 's'}" for n, word in counted if n]
-    return Report(
-        command="chat check",
-        subject=files.root.name,
-        reason=", ".join(parts) or "training and inference see the same text and tokens",
-        findings=findings,
-        checks=tuple(_checks(found)),
-        facts=tuple(facts),
-        next_step=_next_step(found),
-        extra={"chat": [details(each) for each in found]},
-    )
-
-
-_GROUPS = {
-    "sources": "sidecar/ source- variant- empty- utf8- no-default",
-    "prefixes": "prefix- rewrites- dangling- no-stop stop-differs drops- token-merge template-"
-    " syntax sec/",
-    "tokens": "marker- double- eos- stop-not-eos pad- padding- vocab- token-id tokenizer"
-    " no-tokenizer",
-    "generation": "generation-",
-    "content": "special-",
-}
-"""What each check of the report covers: finding ids begin so, mostly under `chat/`."""
-
-
-def _checks(found: Sequence[ChatFinding]) -> Iterator[Check]:
-    bad = [each.id for each in found if each.severity == "error"]
-    for group, words in _GROUPS.items():
-        prefixes = tuple(word if "/" in word else f"chat/{word}" for word in words.split())
-        failed = any(id.startswith(prefixes) for id in bad)
-        yield Check(group, "fail" if failed else "pass")
-
-
-def _next_step(found: Sequence[ChatFinding]) -> str:
-    kwargs = next((each.kwargs for each in found if each.severity == "error" and each.kwargs), "")
-    if kwargs:
-        return f"Next: chat check --kwargs {kwargs}, and give the same to training and serving."
-    if any(each.severity == "error" for each in found):
-        return "Next: mend the errors, then look at one conversation with mtpconv chat show."
-    return ""

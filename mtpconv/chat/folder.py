@@ -58,12 +58,6 @@ def token_text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def has_template(folder: Path) -> bool:
-    """Whether a checkpoint has any chat template: a base model need not."""
-    files = open_chat(folder)
-    return bool(files.file_template is not None or files.variants or files.config_templates)
-
-
 def open_chat(path: Path) -> ChatFiles:
     """Read the sidecars of a checkpoint: an HF folder, or a Megatron one that mtpconv wrote.
 

@@ -9,6 +9,8 @@ from mtpconv.inventory.findings import Finding, Severity
 
 BEFORE, AFTER = 24, 40
 """Characters of context around a difference."""
+SHOWN = 7
+"""Conversations a line names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +60,26 @@ def excerpt(text: str, at: int) -> str:
 def merge(findings: Iterable[ChatFinding]) -> list[ChatFinding]:
     """One finding per fault: the same id, message and kwargs seen in several places is one."""
     merged: dict[tuple[str, ...], ChatFinding] = {}
+    places: dict[tuple[str, ...], dict[Place, None]] = {}
     for finding in findings:
         key = (finding.id, finding.severity, finding.message, finding.name, finding.kwargs)
-        first = merged.get(key)
-        if first is None:
-            merged[key] = finding
-        else:
-            new = tuple(place for place in finding.places if place not in first.places)
-            merged[key] = replace(first, places=first.places + new)
-    return list(merged.values())
+        merged.setdefault(key, finding)
+        places.setdefault(key, {}).update(dict.fromkeys(finding.places))
+    return [replace(first, places=tuple(places[key])) for key, first in merged.items()]
 
 
 def places_text(places: Iterable[Place]) -> str:
-    """`single turn 1; three turns turns 1, 2`."""
+    """`single turn 1; dialogue turns 1, 2`; of many conversations, the first few."""
     turns: dict[str, list[int]] = {}
     for place in places:
         turns.setdefault(place.conversation, []).append(place.turn)
     parts = []
-    for name, numbers in turns.items():
+    for name, numbers in list(turns.items())[:SHOWN]:
         known = [str(number) for number in numbers if number]
         word = "turn" if len(known) == 1 else "turns"
         parts.append(f"{name} {word} {', '.join(known)}" if known else name)
+    if len(turns) > SHOWN:
+        parts.append(f"and {len(turns) - SHOWN:,} more")
     return "; ".join(parts)
 
 

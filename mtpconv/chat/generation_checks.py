@@ -6,8 +6,8 @@ transformers turns them into its assistant mask (`return_assistant_tokens_mask`)
 import re
 from collections.abc import Iterator
 
+from mtpconv.chat.ends import Marks, stop_after
 from mtpconv.chat.found import ChatFinding, Place, excerpt
-from mtpconv.chat.prefix_checks import stop_after
 from mtpconv.chat.turns import Conversation, Turn, content_end, content_start
 
 BLOCK = re.compile(r"\{%[-+]?\s*generation\b")
@@ -18,9 +18,7 @@ def has_blocks(template: str) -> bool:
     return BLOCK.search(template) is not None
 
 
-def generation_findings(
-    conversation: Conversation, markers: re.Pattern[str]
-) -> Iterator[ChatFinding]:
+def generation_findings(conversation: Conversation, marks: Marks) -> Iterator[ChatFinding]:
     """Faults of the blocks of one conversation, turn by turn."""
     full = conversation.full
     if full.kind:
@@ -39,12 +37,10 @@ def generation_findings(
             return
     for turn in conversation.turns:
         if not turn.error:
-            yield from _turn(conversation, turn, markers)
+            yield from _turn(conversation, turn, marks)
 
 
-def _turn(
-    conversation: Conversation, turn: Turn, markers: re.Pattern[str]
-) -> Iterator[ChatFinding]:
+def _turn(conversation: Conversation, turn: Turn, marks: Marks) -> Iterator[ChatFinding]:
     text = conversation.full.text
     place = Place(conversation.name, turn.number)
     first = content_start(text, _shared(conversation, turn), turn.message)
@@ -63,17 +59,18 @@ def _turn(
         return
     start, end = covering[0][0], covering[-1][1]
     header = len(turn.prompt.text) if text.startswith(turn.prompt.text) else first
-    if start < header and text[start:header].strip():
+    if start < header:
+        blank = not text[start:header].strip()
         yield ChatFinding(
             "chat/generation-header",
-            "error",
-            "the generation block marks the header, which inference gives",
+            "warning" if blank else "error",
+            f"the generation block marks {'the end of ' * blank}the header, which inference gives",
             places=(place,),
             offset=len(text[:start].encode("utf-8", "surrogatepass")),
             sides=(("trained", repr(text[start:header])),),
             hint="open the block behind the header",
         )
-    stop = stop_after(text, last, markers)
+    stop = stop_after(text, last, marks)
     stop_end = text.find(stop, last) + len(stop)
     if stop and end < stop_end and _is_own(turn, stop):
         yield ChatFinding(

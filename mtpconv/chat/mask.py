@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from mtpconv.chat.ends import Ends
 from mtpconv.chat.messages import normalize
 from mtpconv.chat.render import Job, Renderer
 from mtpconv.chat.rows import Row
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 OnMismatch = Literal["error", "expand", "align"]
+_UNTOLD = "where its content begins cannot be told"
 
 
 class Refused(Exception):
@@ -48,14 +50,6 @@ class Sample:
     input_ids: list[int]
     loss_mask: list[int]
     endless: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """What can end a turn: `stops` end a generation, `added` are all tokens cut out of a text."""
-
-    stops: tuple[str, ...]
-    added: tuple[str, ...]
 
 
 def mark_row(renderer: Renderer, row: Row, ends: Ends, on_mismatch: OnMismatch) -> list[Marked]:
@@ -138,7 +132,8 @@ class _Turn:
         end, stopped = self._stop(last, align=align)
         start = len(prompt.text) if prompted else self._start()
         if start > min(places):
-            raise Refused(f"{self._name}: its content stands before the inference prompt's end")
+            where = "its content stands before the inference prompt's end"
+            raise Refused(f"{self._name}: {where if prompted else _UNTOLD}")
         return start, end, stopped
 
     @property
@@ -182,15 +177,16 @@ class _Turn:
         return locate(self.talk.full.text, self.renderer.one(job).text, mark)
 
     def _start(self) -> int:
-        """Where the content begins, for a turn that no inference prompt leads to."""
-        first = next(iter(fields(self.turn.message)))
-        places = [self._locate(first, at) for at in first.starts]
-        if first.name == "tool_calls":
-            places = [self._before_calls()]
-        found = next((place for place in places if place is not None), None)
-        if found is None:
-            raise Refused(f"{self._name}: where its content begins cannot be told")
-        return found
+        """Where the first field that is rendered begins, for a turn without inference prompt."""
+        for field in fields(self.turn.message):
+            if field.name == "tool_calls":
+                places = [self._before_calls()]
+            else:
+                places = [self._locate(field, at) for at in field.starts]
+            for place in places:
+                if place is not None:
+                    return place
+        raise Refused(f"{self._name}: {_UNTOLD}")
 
     def _before_calls(self) -> int | None:
         """Where content would stand before the tool calls of a turn that has none."""

@@ -4,145 +4,27 @@ Rows stream through worker processes in batches. What is written so far lies in 
 far that goes in `OUT.partial.json`; the same command goes on from there. OUT appears by rename.
 """
 
-import json
 import os
 import signal
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from mtpconv.chat.arrow import require_arrow, write_arrow
-from mtpconv.chat.check import single_stop
-from mtpconv.chat.folder import ChatFiles, open_chat
-from mtpconv.chat.mask import Ends, OnMismatch, Refused, samples
-from mtpconv.chat.render import Renderer
-from mtpconv.chat.rows import open_data, parse_row
-from mtpconv.chat.sources import template_for
-from mtpconv.chat.tokens import load_tokenizer, plain_tokens, read_tokens, stop_ids
+from mtpconv.chat.mask_progress import Progress, resume, run_key, save
+from mtpconv.chat.mask_report import mask_report
+from mtpconv.chat.masker import Batch, Masker, MaskOptions
+from mtpconv.chat.rows import open_data
 from mtpconv.errors import FormatError, MtpconvError, OutputError
-from mtpconv.inventory.findings import Finding
-from mtpconv.inventory.report import Check, Report
+from mtpconv.inventory.report import Report
 
 BATCH = 64
 """Rows a worker takes at a time."""
 SMALL = 1 << 20
 """Bytes of data that are done before processes have started."""
-LISTED = 1000
-"""Refused rows listed one by one; all are counted."""
-_NONE = "chat/no-template"
-
-
-@dataclass(frozen=True, slots=True)
-class MaskOptions:
-    """How to make masks; `jobs` 0 is one per core."""
-
-    on_mismatch: OnMismatch = "error"
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    now: str | None = None
-    jobs: int = 0
-    force: bool = False
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far a run has come; what `OUT.partial.json` keeps. `read` and `written` are bytes."""
-
-    key: str
-    read: int = 0
-    written: int = 0
-    rows: int = 0
-    lines: int = 0
-    samples: int = 0
-    tokens: int = 0
-    trained: int = 0
-    endless: int = 0
-    refused: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
-    listed: list[tuple[int, str]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What a worker hands back: lines to write, and what they hold."""
-
-    text: bytes
-    rows: int
-    samples: int
-    tokens: int
-    trained: int
-    endless: int
-    refused: list[tuple[int, str]]
-
-
-class Masker:
-    """A checkpoint's template and tokenizer, ready to mask rows; one in each worker."""
-
-    def __init__(self, folder: Path, options: MaskOptions) -> None:
-        files = open_chat(folder)
-        self.on_mismatch = options.on_mismatch
-        self.tokenizer = load_tokenizer(files)
-        variables = {**files.special_tokens, **options.kwargs}
-        self.plain = Renderer(_template(files, tools=False), variables, options.now)
-        with_tools = _template(files, tools=True)
-        same = with_tools == self.plain.template
-        self.tools = self.plain if same else Renderer(with_tools, variables, options.now)
-        self.ends = ends_of(files, self.plain)
-
-    def batch(self, name: str, lines: list[tuple[int, bytes]]) -> Batch:
-        """Mask rows. Raises FormatError for a line that is no row."""
-        out: list[str] = []
-        refused: list[tuple[int, str]] = []
-        rows = tokens = trained = endless = 0
-        for number, line in lines:
-            if not line.strip():
-                continue
-            rows += 1
-            row = parse_row(name, number, line)
-            renderer = self.tools if row.tools else self.plain
-            try:
-                made = list(samples(renderer, self.tokenizer, row, self.ends, self.on_mismatch))
-            except Refused as why:
-                refused.append((number, str(why)))
-                continue
-            for sample in made:
-                turn = {"turn": sample.turn} if sample.turn else {}
-                body = {"row": number, **turn, "input_ids": sample.input_ids}
-                out.append(
-                    json.dumps({**body, "loss_mask": sample.loss_mask}, separators=(",", ":"))
-                )
-                tokens += len(sample.input_ids)
-                trained += sum(sample.loss_mask)
-                endless += sample.endless
-        text = "".join(f"{line}\n" for line in out).encode()
-        return Batch(text, rows, len(out), tokens, trained, endless, refused)
-
-    def close(self) -> None:
-        """End the rendering processes."""
-        self.plain.close()
-        self.tools.close()
-
-
-def _template(files: ChatFiles, *, tools: bool) -> str:
-    found = template_for(files, "hf", tools=tools)
-    if found is None:
-        what = f"{files.root}: no default chat template"
-        raise FormatError(_NONE, what, "mtpconv chat check says which there are")
-    return found[1]
-
-
-def ends_of(files: ChatFiles, renderer: Renderer) -> Ends:
-    """What ends a turn: EOS of every file, and what the template writes behind an answer."""
-    tokens = read_tokens(files)
-    added = plain_tokens(tokens.added("hf"))
-    ids = set().union(*stop_ids(tokens).values())
-    stops = [tokens.texts[id] for id in sorted(ids) if id in tokens.texts]
-    own = single_stop(renderer, added)
-    return Ends(tuple(dict.fromkeys([*stops, *([own] if own else [])])), tuple(added))
 
 
 def mask_file(folder: Path, data: Path, out: Path, options: MaskOptions) -> Report:
@@ -158,7 +40,7 @@ def mask_file(folder: Path, data: Path, out: Path, options: MaskOptions) -> Repo
     masker = Masker(folder, options)
     try:
         partial, state = Path(f"{out}.partial"), Path(f"{out}.partial.json")
-        done = _resume(partial, state, _key(folder, data, options))
+        done = resume(partial, state, run_key(folder, data, options))
         resumed = done.lines
         _work(masker, folder, data, partial, state, done, options)
     except FormatError:  # the row must be mended first, and then the data is another file
@@ -168,7 +50,7 @@ def mask_file(folder: Path, data: Path, out: Path, options: MaskOptions) -> Repo
     finally:
         masker.close()
     _publish(partial, state, out)
-    return _report(folder, out, done, resumed)
+    return mask_report(folder, out, done, resumed)
 
 
 def _work(
@@ -186,28 +68,20 @@ def _work(
         try:
             if jobs == 1 or few:
                 for size, lines in _batches(data, done):
-                    _take(masker.batch(data.name, lines), size, len(lines), file, done)
-                    _save_now_and_then(file, state, done)
+                    _take(masker.batch(data.name, lines), size, len(lines), file, state, done)
             else:
                 for batch, size, count in _in_parallel(folder, data, done, options, jobs):
-                    _take(batch, size, count, file, done)
-                    _save_now_and_then(file, state, done)
+                    _take(batch, size, count, file, state, done)
         finally:
-            _save(file, state, done)
+            save(file, state, done)
 
 
-def _save_now_and_then(file: Any, state: Path, done: Progress) -> None:
+def _take(batch: Batch, size: int, lines: int, file: Any, state: Path, done: Progress) -> None:
+    """Write a batch; note it now and then."""
+    file.write(batch.text)
+    done.add(batch, size, lines)
     if done.lines % (BATCH * 64) == 0:
-        _save(file, state, done)
-
-
-def _save(file: Any, state: Path, done: Progress) -> None:
-    """First the samples, then the note that says how many there are."""
-    file.flush()
-    os.fsync(file.fileno())
-    fresh = Path(f"{state}.new")
-    fresh.write_text(json.dumps(asdict(done)))
-    fresh.replace(state)
+        save(file, state, done)
 
 
 def _in_parallel(
@@ -227,7 +101,7 @@ def _in_parallel(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-_Flying = tuple[int, int, "Future[Batch | tuple[str, str, str]]"]
+_Flying = tuple[int, int, Future[Batch | tuple[str, str, str]]]
 
 
 def _landed(flying: deque[_Flying]) -> tuple[Batch, int, int]:
@@ -255,20 +129,6 @@ def _batch(name: str, lines: list[tuple[int, bytes]]) -> Batch | tuple[str, str,
         return error.id, error.what, error.mend
 
 
-def _take(batch: Batch, size: int, lines: int, file: Any, done: Progress) -> None:
-    file.write(batch.text)
-    done.read += size
-    done.written += len(batch.text)
-    done.lines += lines
-    for name in ("rows", "samples", "tokens", "trained", "endless"):
-        setattr(done, name, getattr(done, name) + getattr(batch, name))
-    done.refused += len(batch.refused)
-    reasons = Counter(done.reasons)
-    reasons.update(reason.partition(": ")[2] or reason for _, reason in batch.refused)
-    done.reasons = dict(reasons)
-    done.listed += batch.refused[: LISTED - len(done.listed)]
-
-
 def _batches(data: Path, done: Progress) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
     """Lines from where `done` stands, numbered, with their size in bytes."""
     with open_data(data) as file:
@@ -285,37 +145,6 @@ def _batches(data: Path, done: Progress) -> Iterator[tuple[int, list[tuple[int, 
             yield size, lines
 
 
-def _key(folder: Path, data: Path, options: MaskOptions) -> str:
-    """What a partial result depends on: options, sidecars and the data file."""
-    with open_data(data) as file:
-        stat = os.fstat(file.fileno())
-    chat = open_chat(folder)
-    parts = [options.on_mismatch, dict(options.kwargs), options.now, stat.st_size, stat.st_mtime_ns]
-    parts += [chat.tokenizer_config, chat.generation_config, chat.config, chat.tokenizer_json]
-    parts += [chat.file_template, chat.variants]
-    return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
-
-
-def _resume(partial: Path, state: Path, key: str) -> Progress:
-    """What an interrupted run of the same command left; a fresh start if there is none."""
-    try:
-        done = Progress(**json.loads(state.read_bytes()))
-        if done.key == key and partial.stat().st_size >= done.written:
-            os.truncate(partial, done.written)
-            done.listed = [(row, why) for row, why in done.listed]
-            return done
-    except (OSError, ValueError, TypeError):
-        pass
-    try:
-        partial.write_bytes(b"")
-    except OSError as error:
-        what = f"{partial}: {error.strerror or error}"
-        raise OutputError(
-            "output/unwritable", what, "name an output in a folder of yours"
-        ) from error
-    return Progress(key)
-
-
 def _publish(partial: Path, state: Path, out: Path) -> None:
     if out.suffix == ".arrow":
         table = Path(f"{out}.new")
@@ -325,66 +154,3 @@ def _publish(partial: Path, state: Path, out: Path) -> None:
     else:
         partial.replace(out)
     state.unlink()
-
-
-def _report(folder: Path, out: Path, done: Progress, resumed: int) -> Report:
-    findings = [
-        Finding(
-            "chat/mask-refused",
-            "error",
-            f"row {row}: {reason}",
-            name=f"row {row}",
-            hint=_hint(reason),
-        )
-        for row, reason in done.listed
-    ]
-    if done.endless:
-        message = f"{done.endless:,} samples have an answer that no stop token ends"
-        findings.append(Finding("chat/no-stop", "warning", message))
-    share = f"{done.trained / done.tokens:.1%} of {done.tokens:,} tokens" if done.tokens else "none"
-    facts = [
-        ("rows", f"{done.rows:,}, {done.refused:,} of them refused"),
-        ("samples", f"{done.samples:,}"),
-        ("trained", share),
-        ("written", str(out)),
-    ]
-    if resumed:
-        facts.append(("resumed", f"behind line {resumed:,}"))
-    why = f"{done.refused:,} of {done.rows:,} rows have no right mask and were left out"
-    return Report(
-        command="chat mask",
-        subject=folder.name,
-        reason=why
-        if done.refused
-        else f"{done.rows:,} rows, every answer trained to its stop token",
-        findings=tuple(findings),
-        checks=(Check("mask", "fail" if done.refused else "pass"),),
-        facts=tuple(facts),
-        next_step="Next: mtpconv chat show CKPT --data FILE --row N shows a row as it is trained."
-        if done.refused
-        else "",
-        extra={
-            "mask": {
-                name: getattr(done, name)
-                for name in (
-                    "rows",
-                    "samples",
-                    "tokens",
-                    "trained",
-                    "endless",
-                    "refused",
-                    "reasons",
-                )
-            }
-        },
-    )
-
-
-def _hint(reason: str) -> str:
-    if "a later message changes" in reason or "when it is last" in reason:
-        return "--on-mismatch expand makes one sample per turn"
-    if "does not begin with the inference prompt" in reason:
-        return "chat check names the --kwargs that mend it, if any do"
-    if "not in the text" in reason:
-        return "take the field out of the data, or use a template that renders it"
-    return ""

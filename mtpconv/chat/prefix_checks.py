@@ -5,15 +5,15 @@ the turn as it was served (messages to k), and the training text (all messages).
 begin the served turn, the served turn must begin the training text.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 
+from mtpconv.chat.ends import Marks, stop_after
 from mtpconv.chat.found import ChatFinding, Place, common, difference, excerpt
 from mtpconv.chat.turns import Conversation, Turn, content_end, content_start, spoken
 
 
 def prefix_findings(
-    conversation: Conversation, markers: re.Pattern[str], *, ending: bool
+    conversation: Conversation, marks: Marks, *, ending: bool
 ) -> Iterator[ChatFinding]:
     """Faults of every turn; `ending` also looks at how the last turn ends."""
     for turn in conversation.turns:
@@ -24,11 +24,11 @@ def prefix_findings(
             yield from _gap(turn, place)
         else:
             yield from _mismatch(turn, place)
-        yield from _history(conversation, turn, markers, place)
+        yield from _history(conversation, turn, marks, place)
     last = conversation.turns[-1] if conversation.turns else None
     if ending and last and not last.error and last.at == len(conversation.messages) - 1:
         place = Place(conversation.name, last.number)
-        yield from _ending(last, markers, place)
+        yield from _ending(last, marks, place)
 
 
 def _mismatch(turn: Turn, place: Place) -> Iterator[ChatFinding]:
@@ -72,7 +72,7 @@ def _gap(turn: Turn, place: Place) -> Iterator[ChatFinding]:
 
 
 def _history(
-    conversation: Conversation, turn: Turn, markers: re.Pattern[str], place: Place
+    conversation: Conversation, turn: Turn, marks: Marks, place: Place
 ) -> Iterator[ChatFinding]:
     full, served = conversation.full.text, turn.upto.text
     if full.startswith(served):
@@ -85,7 +85,7 @@ def _history(
     if end is None or at < end:
         yield _rewritten(turn, place, offset, (left, right), "the turn")
         return
-    final, earlier = stop_after(served, end, markers), stop_after(full, end, markers)
+    final, earlier = stop_after(served, end, marks), stop_after(full, end, marks)
     if final and final != earlier:
         yield ChatFinding(
             "chat/stop-differs",
@@ -114,22 +114,16 @@ def _rewritten(
     )
 
 
-def stop_after(text: str, end: int, markers: re.Pattern[str]) -> str:
-    """The first marker behind a turn's content, if nothing but white space is before it."""
-    found = markers.search(text, end)
-    return found.group() if found and not text[end : found.start()].strip() else ""
-
-
-def _ending(turn: Turn, markers: re.Pattern[str], place: Place) -> Iterator[ChatFinding]:
+def _ending(turn: Turn, marks: Marks, place: Place) -> Iterator[ChatFinding]:
     text = turn.upto.text
     end = content_end(text, len(turn.before.text), turn.message)
     if end is None or turn.message.get("tool_calls"):
         return
     tail = text[end:]
     prompt = turn.prompt.text[common(turn.prompt.text, turn.before.text) :]
-    stop = stop_after(text, end, markers)
-    rest = tail[tail.find(stop) + len(stop) :] if stop else tail
-    if rest.strip() or (prompt.strip() and tail == prompt):
+    stop = stop_after(text, end, marks)
+    begun = prompt.strip() and tail.rstrip().endswith(prompt.strip())
+    if begun or marks.pattern.sub("", tail).strip():
         yield ChatFinding(
             "chat/dangling-header",
             "error",
@@ -171,6 +165,7 @@ def field_findings(
     last = conversation.messages[-1]
     if last.get("reasoning_content"):
         wanted.append(("reasoning_content", last["reasoning_content"], "think"))
+    yield from _content_findings(conversation)
     for name, value, word in wanted:
         if value not in text:
             known = word in template or (word == "think" and "reasoning" in template)
@@ -183,6 +178,20 @@ def field_findings(
                 name=name,
                 hint="write it into the content as <think>…</think>, which is kept" if kept else "",
             )
+
+
+def _content_findings(conversation: Conversation) -> Iterator[ChatFinding]:
+    """Answers of plain text that are not there: templates of vision models take parts only."""
+    said = [m["content"] for m in conversation.messages if m["role"] == "assistant"]
+    if any(text not in conversation.full.text for text in said if "<think>" not in text):
+        yield ChatFinding(
+            "chat/drops-field",
+            "error",
+            "content is given as a text and not rendered",
+            places=(Place(conversation.name),),
+            name="content",
+            hint='try it as parts: [{"type": "text", "text": ...}]',
+        )
 
 
 def _shows(inline: Conversation) -> bool:

@@ -7,13 +7,14 @@ from itertools import islice
 from pathlib import Path
 
 from mtpconv.chat.check import ChatOptions
+from mtpconv.chat.ends import ends_of
 from mtpconv.chat.folder import open_chat
 from mtpconv.chat.mask import Marked, OnMismatch, Refused, mark_row
-from mtpconv.chat.mask_file import ends_of
 from mtpconv.chat.probes import DIALOGUE
 from mtpconv.chat.render import Renderer
 from mtpconv.chat.rows import Row, read_rows
 from mtpconv.chat.sources import ENGINES, NAMES, effective, template_for
+from mtpconv.chat.tokens import read_tokens
 from mtpconv.errors import FormatError
 from mtpconv.inventory.visible import visible
 
@@ -52,7 +53,7 @@ def show(folder: Path, options: ChatOptions, row: int | None, on_mismatch: OnMis
     variables = {**files.special_tokens, **options.kwargs}
     title = f"row {talk.number} of {options.data}" if options.data else "a built-in conversation"
     with Renderer(found[1], variables, options.now) as renderer:
-        ends = ends_of(files, renderer)
+        ends = ends_of(read_tokens(files), renderer)
         try:
             texts, refused = tuple(mark_row(renderer, talk, ends, on_mismatch)), ""
         except Refused as why:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mtpconv.chat.folder import STAND_INS, ChatFiles, token_text
+from mtpconv.chat.folder import ChatFiles, token_text
 from mtpconv.chat.found import ChatFinding, Place, excerpt
 from mtpconv.chat.sources import ENGINES, NAMES
 from mtpconv.chat.tokens import Tokens, stop_ids
@@ -204,8 +204,3 @@ def merge_findings(tokenizer: "Tokenizer", conversation: Conversation) -> Iterat
 def _pieces(encoding: Any, at: int) -> str:
     pieces = encoding.tokens[max(0, at - 2) : at + 3]
     return " ".join(repr(piece) for piece in pieces)
-
-
-def stand_ins_used(files: ChatFiles) -> str:
-    """A note on what stands for tokens nobody named; empty with a tokenizer."""
-    return ", ".join(f"{key} = {value}" for key, value in STAND_INS.items()) if files.alone else ""

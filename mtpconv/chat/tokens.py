@@ -11,8 +11,6 @@ from mtpconv.errors import FormatError, MtpconvError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-NAMED = ("bos_token", "eos_token", "pad_token")
-
 
 @dataclass(frozen=True)
 class Tokens:

@@ -1,7 +1,6 @@
 """A conversation rendered as training sees it, and as inference sees it before each answer."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,18 +121,3 @@ def content_end(text: str, begin: int, message: Message) -> int | None:
     said = spoken(message)
     at = text.find(said[-1], begin) if said else -1
     return at + len(said[-1]) if at >= 0 else None
-
-
-_MARKER = re.compile(
-    r"<[^\s<>]{1,60}>"  # <|im_end|>, <｜User｜>, </s>, <end_of_turn>, <turn|>
-    r"|\[/?[A-Za-z_]{2,30}\]"  # [INST], [/INST], [gMASK]
-    r"|\]~b\]|\[e~\["  # MiniMax
-)
-
-
-def markers_of(tokens: Sequence[str]) -> re.Pattern[str]:
-    """What to look for as role marker or stop: the tokenizer's added tokens, or by their looks."""
-    named = [token for token in tokens if token.strip()]
-    if not named:
-        return _MARKER
-    return re.compile("|".join(re.escape(t) for t in sorted(named, key=len, reverse=True)))

@@ -128,7 +128,8 @@ def mask(
 
     def work() -> "Report":
         from mtpconv.chat.kwargs import parse_date, parse_kwargs
-        from mtpconv.chat.mask_file import MaskOptions, mask_file
+        from mtpconv.chat.mask_file import mask_file
+        from mtpconv.chat.masker import MaskOptions
 
         date = None if now is None else parse_date(now)
         named = parse_kwargs(kwargs or [])

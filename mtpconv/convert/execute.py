@@ -19,6 +19,7 @@ from mtpconv.convert.parts import Part
 from mtpconv.convert.ranges import Payload, Strip
 from mtpconv.convert.sources import Sources
 from mtpconv.convert.writer import Stopped, Writer
+from mtpconv.convert.written import Range, Written
 from mtpconv.errors import MtpconvError
 
 THREADS = 2
@@ -47,19 +48,6 @@ class OutputFile:
     name: str
     size: int
     segments: Callable[[], Iterable[Segment]]
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A file that is on the disk: its size and the digests (see `digests`) of its bytes.
-
-    `tensors` has each stored tensor's by name; `frame` is that of all other bytes, in order.
-    """
-
-    name: str
-    size: int
-    tensors: dict[str, str]
-    frame: str
 
 
 def write_files(
@@ -112,7 +100,7 @@ def _write_file(
     progress: Callable[[int], None],
     stop: threading.Event,
 ) -> Written | None:
-    tensors: dict[str, str] = {}
+    tensors: dict[str, Range] = {}
     frame = Digest()
     try:
         with Sources() as sources, Writer(path, output.size, progress, stop) as writer:
@@ -121,8 +109,9 @@ def _write_file(
                     frame.update(segment)
                     writer.write(segment)
                     continue
+                start = writer.at
                 digest, tail = _write_tensor(writer, segment, sources, convert)
-                tensors[segment.name] = digest
+                tensors[segment.name] = Range(start, writer.at - start, digest)
                 frame.update(tail)
                 writer.write(tail)
     except Stopped:

@@ -18,6 +18,8 @@ from mtpconv.mappings.quant import Quantised
 from mtpconv.mappings.spec import TensorSpec
 
 INDEX = "model.safetensors.index.json"
+DIGESTS = "mtpconv.digests.json"
+"""What we write beside the shards (`digest_file`): of this folder's bytes, so it never travels."""
 CONFIG = "config.json"
 
 
@@ -268,7 +270,7 @@ def list_sidecars(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
         for file in sorted(files):
             path = Path(top, file)
             name = path.relative_to(folder).as_posix()
-            if file.endswith(".safetensors") or name == INDEX:
+            if file.endswith(".safetensors") or name in (INDEX, DIGESTS):
                 continue
             if file.endswith(WEIGHTS):
                 skipped.append(f"{name} (weights in another format)")

@@ -6,6 +6,8 @@ from typing import Literal
 
 from mtpconv.convert.cast import convert
 from mtpconv.convert.common_state import METADATA_JSON, common_pt
+from mtpconv.convert.dcp import METADATA
+from mtpconv.convert.digest_file import small_file
 from mtpconv.convert.execute import write_files
 from mtpconv.convert.hf import INDEX, HfCheckpoint, ShardLayout, open_hf
 from mtpconv.convert.manifest import (
@@ -30,7 +32,8 @@ from mtpconv.convert.publish import (
     write_bytes,
 )
 from mtpconv.convert.write_hf import shard_file, unmoved
-from mtpconv.convert.write_mcore import McoreOutput, lay_out_files, source_piece, write_metadata
+from mtpconv.convert.write_mcore import McoreOutput, lay_out_files, source_piece
+from mtpconv.convert.written import Written
 from mtpconv.errors import Narrowed
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import plan_text
@@ -105,8 +108,8 @@ def write_mcore(
     """Write a complete iteration folder into `stage`; the file that marks it as one comes last."""
     hf, prepared = planned.hf, planned.prepared
     advance = progress("writing torch_dist", output.nbytes)
-    write_files(stage, output.files, convert, advance)
-    _write_carried(stage, planned)
+    written = write_files(stage, output.files, convert, advance)
+    written |= _write_carried(stage, planned)
     for name in hf.sidecars:
         copy_file(hf.root / name, stage / SIDECARS / name)
     if hf.index is not None:
@@ -120,7 +123,9 @@ def write_mcore(
         "pipeline_model_parallel_size": 1,
     }
     iteration = options.iteration or 0
-    write_bytes(stage / COMMON, common_pt(args, iteration, per_layer=not stacked))
+    common = common_pt(args, iteration, per_layer=not stacked)
+    metadata = output.metadata(options.folder)
+    small = (small_file(COMMON, common), small_file(METADATA, metadata))
     manifest = manifest_json(
         prepared.family.model_type,
         without(hf.layout, prepared.dropped),
@@ -128,27 +133,29 @@ def write_mcore(
         prepared.config_changes,
         tuple(row.hf for row in planned.plan.carried),
         {"layer_layout": "stacked" if stacked else "per-layer", "mtp_layers": layers},
+        (*written.values(), *small),
     )
+    write_bytes(stage / COMMON, common)
     write_bytes(stage / MANIFEST, manifest.encode())
-    write_metadata(stage, output, options.folder)
+    write_bytes(stage / METADATA, metadata)
     write_bytes(stage / "metadata.json", METADATA_JSON.encode())
 
 
-def _write_carried(stage: Path, planned: HfPlan) -> None:
+def _write_carried(stage: Path, planned: HfPlan) -> dict[str, Written]:
     """Tensors without a Megatron parameter, as one safetensors file beside the checkpoint."""
     hf = planned.hf
     names = [row.hf for row in planned.plan.carried]
     if not names:
-        return
+        return {}
     tensors = {name: hf.tensors[name] for name in names}
-    layout = ShardLayout(CARRIED_FILE, {"format": "pt"}, tensors, tuple(names))
+    inside = f"{PASSTHROUGH}/{CARRIED_FILE}"
+    layout = ShardLayout(inside, {"format": "pt"}, tensors, tuple(names))
     pieces = {name: [source_piece(*hf.locations[name], tensors[name])] for name in names}
-    folder = stage / PASSTHROUGH
-    folder.mkdir()
+    (stage / PASSTHROUGH).mkdir()
     file = shard_file(
         layout, unmoved(tensors), pieces.__getitem__, {n: s.dtype for n, s in tensors.items()}
     )
-    write_files(folder, [file], convert)
+    return write_files(stage, [file], convert)
 
 
 def refusal(command: str, planned: HfPlan) -> Report:

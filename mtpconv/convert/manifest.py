@@ -1,17 +1,19 @@
 """The manifest inside a Megatron checkpoint: what its weights cannot tell about the HF side.
 
 `mtpconv.json` in the iteration folder (schema `mtpconv.manifest/1`) holds the HF names, shapes,
-dtypes and shard layout; `hf_sidecar/` the config, tokenizer and every other file, byte for byte;
-`hf_passthrough/` tensors megatron-core has no parameter for.
+dtypes and shard layout, and the digests of the data files (`digest_file`); `hf_sidecar/` the
+config, tokenizer and every other file, byte for byte; `hf_passthrough/` tensors megatron-core has
+no parameter for.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mtpconv import __version__
+from mtpconv.convert.digest_file import digests_body
 from mtpconv.convert.fold_hf import Dtype, fold_hf, folded_config
 from mtpconv.convert.hf import (
     HfCheckpoint,
@@ -21,6 +23,7 @@ from mtpconv.convert.hf import (
     list_sidecars,
     read_config,
 )
+from mtpconv.convert.written import Written
 from mtpconv.errors import FormatError, UnsafeError
 from mtpconv.inventory.findings import Finding
 from mtpconv.mappings.spec import ITEM_SIZE, TensorSpec
@@ -68,8 +71,12 @@ def manifest_json(
     config_changes: Mapping[str, Any],
     carried: tuple[str, ...],
     facts: Mapping[str, Any],
+    written: Iterable[Written],
 ) -> str:
-    """The manifest's text. `facts` are further entries for people (layer layout, MTP layers)."""
+    """The manifest's text. `facts` are further entries for people (layer layout, MTP layers).
+
+    `written` are the files whose digests it records.
+    """
     shards = [
         {
             "file": shard.file,
@@ -90,6 +97,7 @@ def manifest_json(
         "sidecars": list(sidecars),
         "index": layout.index,
         "shards": shards,
+        "digests": digests_body(written),
     }
     return json.dumps(body, ensure_ascii=False, indent=1)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import config_findings
+from mtpconv.convert.digest_file import digests_text
 from mtpconv.convert.execute import OutputFile, write_files
 from mtpconv.convert.fold_hf import Dtype
 from mtpconv.convert.fp8_like import (
@@ -17,7 +18,7 @@ from mtpconv.convert.fp8_like import (
     requantised_text,
 )
 from mtpconv.convert.headers import read_header
-from mtpconv.convert.hf import HfLayout, is_hf, open_hf
+from mtpconv.convert.hf import DIGESTS, HfLayout, is_hf, open_hf
 from mtpconv.convert.manifest import CARRIED_FILE, Like, like_hf, read_manifest, without
 from mtpconv.convert.mcore import ChunkReader, McoreCheckpoint, iteration_folder, open_mcore
 from mtpconv.convert.prepare import Prepared, drawn, mtp_summary, plan_findings, prepare, subject
@@ -28,6 +29,7 @@ from mtpconv.convert.publish import (
     require_free,
     require_room,
     staging,
+    write_bytes,
 )
 from mtpconv.convert.ranges import Piece
 from mtpconv.convert.rounding import rounded_gammas
@@ -384,9 +386,10 @@ def write_hf(stage: Path, planned: McorePlan, progress: Progress) -> None:
     files, reader = hf_files(planned)
     try:
         advance = progress("writing safetensors", sum(file.size for file in files))
-        write_files(stage, files, convert, advance)
+        written = write_files(stage, files, convert, advance)
     finally:
         reader.close()
+    write_bytes(stage / DIGESTS, digests_text(written.values()))
     write_sidecars(stage, planned.like, planned.layout)
 
 

@@ -47,6 +47,11 @@ class Writer:
             with suppress(BufferError):  # a failed read's traceback may still hold its window
                 self._map.close()
 
+    @property
+    def at(self) -> int:
+        """Bytes taken so far: where the next one goes."""
+        return self._at + self._used
+
     def window(self, most: int) -> memoryview:
         """Up to `most` free bytes of the buffer, to be filled and then committed."""
         return self._buffer[self._used : self._used + min(most, BUFFER - self._used)]

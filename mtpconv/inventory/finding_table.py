@@ -77,8 +77,8 @@ _ROWS = (
         "Correct the token or its id.",
     ),
     Row(
-        "chat/generation-header", ("error",),
-        "A {% generation %} block marks the header of the answer as well.",
+        "chat/generation-header", ("error", "warning"),
+        "A {% generation %} block marks the header of the answer as well, or its line end.",
         "The loss covers tokens that inference gives and the model never writes.",
         "Open the block behind the header, or make the mask with chat mask.",
     ),
@@ -1256,10 +1256,11 @@ _ROWS = (
         "Write for GPTModel: --mcore-model gpt.",
     ),
     Row(
-        "target/no-model", ("warning",),
+        "target/no-model", ("warning", "stop"),
         "No released megatron-core can build this model; the message says what it lacks.",
         "The checkpoint is exact and comes back bit for bit, but a training job needs its own model"
-        " code that uses these names.",
+        " code that uses these names. Parity runs it where it has the lacking modules itself, and"
+        " stops where it has not.",
         "Check that your training code has what the message names.",
     ),
     Row(
@@ -1347,6 +1348,19 @@ _ROWS = (
         "--parity was asked for together with an option that writes no checkpoint.",
         "Nothing was run.",
         "Drop one of the two options.",
+    ),
+    # --- verify ---------------------------------------------------------------------------------
+    Row(
+        "verify/corrupt", ("stop",),
+        "The file or entry with the digests of a checkpoint cannot be read.",
+        "Nothing can be checked against it.",
+        "Convert again, or fetch the file again; without it: mtpconv diff against the source.",
+    ),
+    Row(
+        "verify/schema", ("stop",),
+        "The digests of a checkpoint are of a kind that this mtpconv does not know.",
+        "Nothing can be checked against them.",
+        "Use the mtpconv that wrote them, or a newer one.",
     ),
     # --- vocab ----------------------------------------------------------------------------------
     Row(

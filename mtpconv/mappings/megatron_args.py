@@ -141,10 +141,11 @@ def softmax_router_args(config: Config, experts: int, width: int) -> Args:
 def window_args(config: Config, full: list[bool] | None = None) -> Args:
     """Sliding-window attention on every layer, or on those that are not `full`.
 
-    transformers counts the token itself (`sliding_window` keys in all), TE those before it.
+    transformers counts the token itself (`sliding_window` keys in all), TE those before it. A model
+    without a window says so, since a job may have one all the same.
     """
     if config.get("sliding_window") is None:
-        return {}
+        return {"window_size": None}
     args: Args = {"window_size": (integer(config, "sliding_window") - 1, 0)}
     if full is not None:
         args["window_attn_skip_freq"] = [int(not layer) for layer in full]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mtpconv.convert.hf import HfCheckpoint, open_hf
+from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.mcore import McoreCheckpoint, open_mcore
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.errors import ConfigError, FormatError, MtpconvError
@@ -17,6 +17,7 @@ from mtpconv.inventory.report import Report
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.parity.draft.acceptance import Acceptance, acceptance
 from mtpconv.parity.numbers import HeadNumbers
+from mtpconv.parity.plain import mostly, open_plain, read_as
 from mtpconv.parity.prompts import Prompts
 from mtpconv.parity.run_mcore import Part
 
@@ -43,7 +44,8 @@ class Outcome:
 
     `heads` compares logits of a whole forward (`main` only where no layer was left out), with
     transformers' own rounding in `head_noise` where that is not float32; `head_own` compares the
-    heads on the same states. `accepted` is how often MTP drafts are, transformers' first.
+    heads on the same states. `accepted` is how often MTP drafts are, transformers' first, and
+    `folded` what quantised weights were read as ("": none are).
     """
 
     family: Family
@@ -59,6 +61,7 @@ class Outcome:
     whole: bool
     mtp_layers: int
     stand_in: bool
+    folded: str
 
     @property
     def exact(self) -> bool:
@@ -81,7 +84,8 @@ def parity(
 
 def compare(source: Path, target: Path, options: Parity, progress: Progress = silent) -> Outcome:
     """The comparison itself, before any wording."""
-    hf, checkpoint = open_hf(source), open_mcore(target)
+    checkpoint = open_mcore(target)
+    hf = open_plain(source, mostly(checkpoint))
     family = family_of(hf.config)
     with could_run(family):
         return _compare(hf, checkpoint, family, options, progress)
@@ -108,15 +112,21 @@ def could_run(family: Family) -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep what the libraries print and warn of away from a report on stdout."""
-    logger = logging.getLogger("megatron")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    # transformers sets its logger's level when that is first asked for, and not again.
+    from transformers.utils.logging import get_verbosity
+
+    get_verbosity()
+    loggers = [logging.getLogger(name) for name in ("megatron", "transformers")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _compare(
@@ -130,6 +140,7 @@ def _compare(
 
     from mtpconv.parity import hf_side, mcore_config, mcore_model, mcore_side
     from mtpconv.parity.numbers import compare_logits
+    from mtpconv.parity.own_layers import own_layers
     from mtpconv.parity.prompts import prompts
     from mtpconv.parity.run_hf import run_hf
     from mtpconv.parity.run_mcore import mtp_lead, run_mcore
@@ -137,19 +148,20 @@ def _compare(
     from mtpconv.parity.tensors import McoreReader
 
     device, dtype = choose(options)
-    config = hf.config
-    mtp_layers = 0 if options.no_mtp else family.count_mtp(config, hf.tensors).expected
+    added = own_layers(family)
+    config = hf_side.language_model(family, hf.config)
+    mtp_layers = 0 if options.no_mtp else family.count_mtp(hf.config, hf.tensors).expected
     selection = select(options.layers, config, mtp=mtp_layers > 0)
     tokens = prompts(hf.root, config["vocab_size"], options.data, length=options.length)
     weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
     advance = progress("transformers, then megatron-core", 2 * weights)
     there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
-    args = mcore_config.effective_args(family.megatron_args(config, mtp_layers), checkpoint)
+    args = mcore_config.effective_args(family.megatron_args(hf.config, mtp_layers), checkpoint)
     reader = McoreReader(checkpoint)
     try:
         with mcore_model.megatron_world(device):
             settings = mcore_config.settings(args, embedding_rows(checkpoint), dtype)
-            model = mcore_model.build_model(settings)
+            model = mcore_model.build_model(settings, config, added)
             fill = mcore_side.Filler(model, reader, device)
             exact = dtype == torch.float32
             parts, outputs = run_mcore(
@@ -189,7 +201,7 @@ def _compare(
         reader.close()
     return Outcome(
         family=family,
-        config=config,
+        config=config | {"architectures": hf.config.get("architectures")},
         parts=parts,
         heads=heads,
         head_noise=noise,
@@ -201,6 +213,7 @@ def _compare(
         whole=selection.whole,
         mtp_layers=mtp_layers,
         stand_in=mcore_model.use_stand_in(device),
+        folded=read_as(hf),
     )
 
 

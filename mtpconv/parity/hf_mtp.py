@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.errors import FormatError
-from mtpconv.parity.hf_side import Config, body, build_shell, load, require_filled
+from mtpconv.parity.hf_side import Config, body, build_shell, load, norm_name, require_filled
 from mtpconv.parity.mtp.style import MtpStyle
 from mtpconv.parity.mtp.table import mtp_style
 from mtpconv.parity.tensors import hf_tensor
@@ -72,16 +72,18 @@ def build_mtp_layer(
                 inner = f"model.layers.{place}.{name.removeprefix(prefix)}"
                 weights[inner] = hf_tensor(hf, name)
     if style.final_norm:
-        weights["model.norm.weight"] = weight(style.final_norm)
+        weights[f"model.{norm_name(decoder)}.weight"] = weight(style.final_norm)
     load(shell, weights, device, dtype)
+    final_norm = getattr(decoder, norm_name(decoder))
     norms = [
-        _norm_like(decoder.norm, weight(name).to(device, dtype))
+        _norm_like(final_norm, weight(name).to(device, dtype))
         for name in (style.embedding_norm, style.hidden_norm)
     ]
     if style.final_norm is None:
-        decoder.norm = nn.Identity()
+        setattr(decoder, norm_name(decoder), nn.Identity())
+    else:
+        require_filled(final_norm, f"mtp {depth}")
     require_filled(decoder.layers, f"mtp {depth}")
-    require_filled(decoder.norm, f"mtp {depth}")
     projection = weight(style.projection).to(device, dtype)
     return MtpLayer(shell, norms[0], norms[1], projection, style.hidden_first)
 

@@ -13,10 +13,30 @@ from torch import Tensor, nn
 
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.errors import FormatError
+from mtpconv.mappings.registry import Family
 from mtpconv.parity.stream import Fill, Record, still_empty, streamed, to_meta
 from mtpconv.parity.tensors import hf_tensor
 
 Config = dict[str, Any]
+
+SAME_MODEL = {"kimi_k2": "deepseek_v3"}
+"""Releases that transformers has no model_type for, but whose class it has: Kimi-K2's config.json
+names `DeepseekV3ForCausalLM`."""
+
+_TRUNKS = ("model.language_model.", "backbone.")
+"""What releases put in front of a decoder's names where transformers' text models have `model.`."""
+
+
+def language_model(family: Family, config: Config) -> Config:
+    """The config.json of the text part alone, which is what both sides run.
+
+    `model_type` is the text part's own; a release that leaves keys out gets its family's defaults.
+    """
+    text = config.get("text_config")
+    if not isinstance(text, dict):
+        return family.complete(config)
+    own = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+    return {**family.defaults, "model_type": f"{family.model_type}_text", **text, **own}
 
 
 def build_shell(config: Config, device: str, dtype: torch.dtype) -> Any:
@@ -27,10 +47,11 @@ def build_shell(config: Config, device: str, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    model_type = config["model_type"]
+    model_type: str = config["model_type"]
+    known = SAME_MODEL.get(model_type, model_type)
     plain = {k: v for k, v in config.items() if k not in ("quantization_config", "auto_map")}
     try:
-        described = CONFIG_MAPPING[model_type].from_dict(plain)
+        described = CONFIG_MAPPING[known].from_dict(plain | {"model_type": known})
         with torch.device("meta"):
             # Code beside a checkpoint is never run.
             shell = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
@@ -100,7 +121,12 @@ def parts_of(shell: Any) -> dict[str, nn.Module]:
     decoder = body(shell)
     parts: dict[str, nn.Module] = {"embedding": shell.get_input_embeddings()}
     parts |= {f"layer {number}": layer for number, layer in enumerate(decoder.layers)}
-    return parts | {"final norm": decoder.norm}
+    return parts | {"final norm": getattr(decoder, norm_name(decoder))}
+
+
+def norm_name(decoder: Any) -> str:
+    """What a decoder calls its final norm."""
+    return "norm_f" if hasattr(decoder, "norm_f") else "norm"
 
 
 @contextmanager
@@ -132,10 +158,16 @@ def filler(shell: Any, hf: HfCheckpoint, device: str, dtype: torch.dtype) -> Fil
     return fill
 
 
+def _named_here(name: str) -> str:
+    """A release's name with the prefix that transformers' text models have."""
+    trunk = next((prefix for prefix in _TRUNKS if name.startswith(prefix)), "")
+    return f"model.{name.removeprefix(trunk)}" if trunk else name
+
+
 def _owner(name: str) -> str:
     """The decoder layer a tensor belongs to (`model.layers.3`), else the module it hangs on."""
-    head, found, rest = name.partition(".layers.")
-    return f"{head}.layers.{rest.partition('.')[0]}" if found else name.rpartition(".")[0]
+    head, found, rest = _named_here(name).partition(".layers.")
+    return f"{head}.layers.{rest.partition('.')[0]}" if found else head.rpartition(".")[0]
 
 
 def require_filled(module: nn.Module, name: str) -> None:
@@ -184,7 +216,12 @@ def head(
     names = {id(module): name for name, module in shell.named_modules()}
     source = shell.get_input_embeddings() if tied else output
     before = output.weight
-    weight = hf_tensor(hf, f"{names[id(source)]}.weight")
+    wanted = f"{names[id(source)]}.weight"
+    stored = next((name for name in hf.tensors if _named_here(name) == wanted), None)
+    if stored is None:
+        what = f"the HF folder has no {wanted}"
+        raise FormatError("parity/missing", what, "mtpconv plan shows what is missing")
+    weight = hf_tensor(hf, stored)
     output.weight = nn.Parameter(weight.to(device, dtype), requires_grad=False)
     decoder = shell.model
 

@@ -9,8 +9,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from mtpconv.parity import te
+from mtpconv.mappings.config import Config
+from mtpconv.parity import fla, te
 from mtpconv.parity.mcore_config import Settings
+from mtpconv.parity.own_layers import OwnLayers
+from mtpconv.parity.own_norms import layer_specs
 from mtpconv.parity.shims import cuda_shims
 from mtpconv.parity.stream import to_meta
 
@@ -39,18 +42,24 @@ def megatron_world(device: str) -> Iterator[None]:
     dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     try:
         parallel_state.initialize_model_parallel()
-        with cuda_shims(device):
+        # Some of megatron's activations are compiled, which takes a compiler and seconds.
+        with cuda_shims(device), torch.compiler.set_stance("force_eager"):
             yield
     finally:
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
 
 
-def build_model(settings: Settings) -> Any:
-    """The model with every weight on the meta device; RoPE frequencies and the like are real."""
+def build_model(settings: Settings, config: Config, own: OwnLayers | None = None) -> Any:
+    """The model with every weight on the meta device; RoPE frequencies and the like are real.
+
+    `own` is what it needs beyond stock GPTModel, by the HF `config`.
+    """
     from megatron.core.models.gpt import GPTModel
 
     layer_spec, mtp_spec = _specs(settings.config)
+    if own is not None:
+        own.specs(layer_specs(layer_spec), config)
     with torch.device("meta"):
         model = GPTModel(
             config=settings.config,
@@ -59,6 +68,8 @@ def build_model(settings: Settings) -> Any:
             parallel_output=False,
             **settings.model,
         )
+    if own is not None:
+        own.model(model, config)
     to_meta(model)
     return model.eval().requires_grad_(False)
 
@@ -91,6 +102,8 @@ def _variant_spec(config: Any) -> Any:
     from megatron.core.models.gpt import experimental_attention_variant_module_specs as specs
 
     build = specs.get_transformer_block_with_experimental_attention_variant_spec
+    if config.experimental_attention_variant == "gated_delta_net":
+        fla.install()
     if config.experimental_attention_variant != "dsa":
         return build(config)
 

@@ -18,7 +18,7 @@ def parity_report(source: Path, found: Outcome) -> Report:
     findings = [*_departures(found), *_head_findings(found, heads)]
     if not findings and found.mtp_layers == 0:
         findings.append(Finding("parity/no-mtp", "info", "the model has no MTP layer that was run"))
-    findings += _unreached(found)
+    findings += [*_own_layers(found), *_unreached(found)]
     first = next((f for f in findings if f.severity == "error"), None)
     mtp = f" + {found.mtp_layers} MTP" if found.mtp_layers else ""
     layers = found.config["num_hidden_layers"]
@@ -91,6 +91,17 @@ def _head_findings(found: Outcome, heads: dict[str, Verdict]) -> list[Finding]:
     return findings
 
 
+def _own_layers(found: Outcome) -> list[Finding]:
+    """A warning for a model that was run with modules GPTModel lacks."""
+    if not found.family.gap:
+        return []
+    message = (
+        "run with modules of mtpconv's own, since no released megatron-core can build this model: "
+        f"{found.family.gap}"
+    )
+    return [Finding("target/no-model", "warning", message)]
+
+
 def _unreached(found: Outcome) -> list[Finding]:
     """Experts that no token was sent to: they have not been compared."""
     missed = {
@@ -135,6 +146,8 @@ def _facts(found: Outcome) -> list[tuple[str, str]]:
         ("run", f"{found.dtype} on {found.device}"),
         ("against", f"transformers {version('transformers')}, {_megatron(found)}"),
     ]
+    if found.folded:
+        facts.append(("folded", found.folded))
     trunk = [p for p in found.parts.values() if p.name.startswith("layer ")]
     if trunk:
         worst = max(trunk, key=lambda p: p.own.relative_median)

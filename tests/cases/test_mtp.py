@@ -17,10 +17,10 @@ from tests.cases.kit import (
     converted,
     renamed_keys,
     resaved,
-    same_files,
     set_argument,
 )
 from tests.convert.diff.make import altered
+from tests.fixtures.folders import same_files
 from tests.fixtures.hf import read_checkpoint
 from tests.fixtures.tamper import edit, set_config
 

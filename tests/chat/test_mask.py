@@ -13,8 +13,10 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
-from mtpconv.chat.mask import Ends, Refused, mark_row, samples
-from mtpconv.chat.mask_file import Masker, MaskOptions, mask_file
+from mtpconv.chat.ends import Ends
+from mtpconv.chat.mask import Refused, mark_row, samples
+from mtpconv.chat.mask_file import mask_file
+from mtpconv.chat.masker import Masker, MaskOptions
 from mtpconv.chat.render import Renderer
 from mtpconv.chat.rows import Row
 from mtpconv.cli import app

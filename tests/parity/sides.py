@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import torch
+
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
 from mtpconv.convert.prepare import Way
 from tests.fixtures.hf import config_for, tensors_for, write_checkpoint
@@ -31,13 +33,24 @@ def write_sides(
     tensors = tensors_for(config)
     if base is not None:
         base(tensors, config)
-    hf = write_checkpoint(folder / "hf", config, tensors)
+    return sides_of(folder, config, tensors, plant=plant)
+
+
+def sides_of(
+    folder: Path,
+    config: dict[str, object],
+    tensors: dict[str, torch.Tensor],
+    *,
+    plant: Plant | None = None,
+) -> tuple[Path, Path]:
+    """The same for any config and tensors; `plant` spoils what the Megatron side is made of."""
+    hf = write_checkpoint(folder / "hf", config, tensors, sidecars=False)
     source = hf
     if plant is not None:
         spoilt = {name: tensor.clone() for name, tensor in tensors.items()}
         config = copy.deepcopy(config)
         plant(spoilt, config)
-        source = write_checkpoint(folder / "spoilt", config, spoilt)
+        source = write_checkpoint(folder / "spoilt", config, spoilt, sidecars=False)
     report = hf2mcore(source, folder / "mcore", ToMcore(None, "auto", Way(), force=False))
     assert report.verdict == "pass", report.reason
     return hf, folder / "mcore"

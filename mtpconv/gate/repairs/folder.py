@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Literal
 
 from mtpconv.convert.cast import convert
+from mtpconv.convert.digest_file import digests_text, read_digests
 from mtpconv.convert.execute import OutputFile, write_files
-from mtpconv.convert.hf import HfCheckpoint
+from mtpconv.convert.hf import DIGESTS, HfCheckpoint
 from mtpconv.convert.publish import (
     copy_file,
     publish,
@@ -95,6 +96,7 @@ def _fill(stage: Path, repair: Repair, *, everything: bool) -> Counter[How]:
     shards = set(source.headers)
     names = _all_files(root) if everything else list(source.sidecars)
     made = {*repair.small, *shards, *repair.left_out, *(file.name for file in repair.written)}
+    made.add(DIGESTS)
     for name in names:
         if name in made:
             continue
@@ -103,7 +105,11 @@ def _fill(stage: Path, repair: Repair, *, everything: bool) -> Counter[How]:
             place(root / name, stage / name)
         else:
             copy_file(root / name, stage / name)
-    write_files(stage, list(repair.written), convert)
+    written = write_files(stage, list(repair.written), convert)
+    known = read_digests(root / DIGESTS)
+    if known is not None:
+        kept = (known[name] for name in repair.kept if name in known)
+        write_bytes(stage / DIGESTS, digests_text((*kept, *written.values())))
     for name, data in repair.small.items():
         write_bytes(stage / name, data)
     return how

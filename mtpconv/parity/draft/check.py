@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from mtpconv.convert.hf import HfCheckpoint, open_hf
+from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import Finding
@@ -18,10 +18,11 @@ from mtpconv.mappings.registry import family_of
 from mtpconv.parity.check import Device, Dtype, Parity, choose, could_run
 from mtpconv.parity.draft.acceptance import Acceptance, acceptance
 from mtpconv.parity.draft.drafters import Drafter, ModelDrafter, MtpDrafter, NgramDrafter
-from mtpconv.parity.draft.reads import active_bytes
+from mtpconv.parity.draft.reads import main_reads, mtp_reads
 from mtpconv.parity.draft.speculate import Decoded, plain, speculative
 from mtpconv.parity.draft.whole import Whole, free_memory, loaded, memory_needed
-from mtpconv.parity.hf_side import head
+from mtpconv.parity.hf_side import Config, head, language_model
+from mtpconv.parity.plain import open_plain, read_as
 from mtpconv.parity.prompts import Prompts, prompts
 from mtpconv.parity.run_hf import run_hf
 from mtpconv.parity.select import select
@@ -60,27 +61,29 @@ def draft(source: Path, options: DraftOptions, progress: Progress = silent) -> R
 
     Raises MtpconvError where there can be no verdict (no MTP layer, no reference for the family).
     """
-    hf = open_hf(source)
+    device, dtype = choose(Parity(device=options.device, dtype=options.dtype))
+    hf = open_plain(source, _named(dtype))
     family = family_of(hf.config)
     layers = family.count_mtp(hf.config, hf.tensors).stored
     if not layers:
         what = f"{source}: no MTP layer is stored, so there is nothing to draft with"
         raise ConfigError("draft/no-mtp", what, "mtpconv inventory shows what there is")
-    device, dtype = choose(Parity(device=options.device, dtype=options.dtype))
-    vocab = hf.config["vocab_size"]
+    config = language_model(family, hf.config)
+    vocab = config["vocab_size"]
     tokens = prompts(hf.root, vocab, options.data, length=options.length, texts_only=True)
     with could_run(family):
-        forced = _forced(hf, tokens, layers, device, dtype, progress)
+        forced = _forced(hf, config, tokens, layers, device, dtype, progress)
         needed, free = memory_needed(hf, dtype), free_memory(device)
         rows: list[Row] = []
         same: bool | None = None
         if needed <= free:
-            rows, same = _decode(hf, tokens, layers, options, device, dtype)
+            rows, same = _decode(hf, config, tokens, layers, options, device, dtype)
     return _report(hf, tokens, layers, forced, rows, same, (needed, free))
 
 
 def _forced(
     hf: HfCheckpoint,
+    config: Config,
     tokens: Prompts,
     layers: int,
     device: str,
@@ -89,16 +92,17 @@ def _forced(
 ) -> Acceptance:
     weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
     advance = progress("transformers' forward", weights)
-    selection = select(None, hf.config, mtp=True)
-    there = run_hf(hf, hf.config, tokens.ids, selection, layers, device, dtype, advance)
+    selection = select(None, config, mtp=True)
+    there = run_hf(hf, config, tokens.ids, selection, layers, device, dtype, advance)
     drafted = [there.states[f"mtp {depth}"].output for depth in range(layers)]
     with head(there.shell, hf, device, dtype) as logits:
         main = there.states["final norm"].output
-        return acceptance(main, drafted, logits, hf.config["vocab_size"])
+        return acceptance(main, drafted, logits, config["vocab_size"])
 
 
 def _decode(
     hf: HfCheckpoint,
+    config: Config,
     tokens: Prompts,
     layers: int,
     options: DraftOptions,
@@ -111,16 +115,16 @@ def _decode(
     same = True
     asked = [row.tolist() for row in tokens.ids[:PROMPTS]]
     with (
-        loaded(hf, hf.config, layers, device, dtype) as model,
-        _smaller(options.small, hf, device, dtype) as small,
+        loaded(hf, config, layers, device, dtype) as model,
+        _smaller(options.small, config["vocab_size"], device, dtype) as small,
     ):
         sources: list[tuple[str, Drafter, int, int]] = [
             ("mtp", MtpDrafter(model), layers, extra),
-            ("ngram", NgramDrafter(hf.config["vocab_size"]), DRAFTS, 0),
+            ("ngram", NgramDrafter(config["vocab_size"]), DRAFTS, 0),
         ]
         if small is not None:
-            reads = active_bytes(small[1], small[1].tensors)
-            sources.append(("model", ModelDrafter(small[0]), DRAFTS, reads * DRAFTS))
+            reads = main_reads(small[1]) * DRAFTS
+            sources.append(("model", ModelDrafter(small[0]), DRAFTS, reads))
         spoken = [plain(model, prompt, options.tokens) for prompt in asked]
         for name, drafter, count, reads in sources:
             decoded = [
@@ -132,19 +136,23 @@ def _decode(
     return rows, same
 
 
+def _named(dtype: torch.dtype) -> Literal["float32", "bfloat16"]:
+    return "float32" if dtype == torch.float32 else "bfloat16"
+
+
 @contextmanager
 def _smaller(
-    folder: Path | None, hf: HfCheckpoint, device: str, dtype: torch.dtype
+    folder: Path | None, vocab: int, device: str, dtype: torch.dtype
 ) -> Iterator[tuple[Whole, HfCheckpoint] | None]:
     if folder is None:
         yield None
         return
-    other = open_hf(folder)
-    if other.config.get("vocab_size") != hf.config["vocab_size"]:
-        what = f"{folder}: vocab_size {other.config.get('vocab_size')}, the model's is"
-        mend = "a drafting model must share the tokenizer"
-        raise ConfigError("draft/vocab", f"{what} {hf.config['vocab_size']}", mend)
-    with loaded(other, other.config, 0, device, dtype) as model:
+    other = open_plain(folder, _named(dtype))
+    config = language_model(family_of(other.config), other.config)
+    if config.get("vocab_size") != vocab:
+        what = f"{folder}: vocab_size {config.get('vocab_size')}, the model's is {vocab}"
+        raise ConfigError("draft/vocab", what, "a drafting model must share the tokenizer")
+    with loaded(other, config, 0, device, dtype) as model:
         yield model, other
 
 
@@ -153,29 +161,6 @@ def _row(name: str, count: int, decoded: list[Decoded], reads: int) -> Row:
     accepted = sum(d.accepted for d in decoded)
     passes, produced = sum(d.passes for d in decoded), sum(d.produced for d in decoded)
     return Row(name, count, accepted / drafted if drafted else 0.0, produced / passes, reads)
-
-
-def mtp_reads(hf: HfCheckpoint, layers: int) -> int:
-    """Weight bytes that drafting with every MTP layer reads: the layers, and the head each time."""
-    prefixes = _mtp_prefixes(hf, layers)
-    own = [name for name in hf.tensors if name.startswith(prefixes)]
-    copies = (".embed_tokens.weight", ".shared_head.head.weight")
-    head_bytes = max(
-        (s.nbytes for n, s in hf.tensors.items() if n.endswith(("lm_head.weight",))), default=0
-    )
-    kept = [name for name in own if not name.endswith(copies)]
-    return active_bytes(hf, kept) + layers * head_bytes
-
-
-def main_reads(hf: HfCheckpoint, layers: int) -> int:
-    """Weight bytes that one pass of the main model reads for one sequence."""
-    prefixes = _mtp_prefixes(hf, layers)
-    return active_bytes(hf, [name for name in hf.tensors if not name.startswith(prefixes)])
-
-
-def _mtp_prefixes(hf: HfCheckpoint, layers: int) -> tuple[str, ...]:
-    mtp = family_of(hf.config).mtp
-    return tuple(mtp.prefixes(hf.config, layers)) if mtp is not None else ()
 
 
 def _report(
@@ -188,10 +173,11 @@ def _report(
     memory: tuple[int, int],
 ) -> Report:
     per_pass = forced.tokens_per_pass
-    main, extra = main_reads(hf, layers), mtp_reads(hf, layers)
+    main, extra = main_reads(hf), mtp_reads(hf, layers)
     spent = (main + extra) / per_pass
     facts = [
         ("tokens", f"{tokens.ids.shape[0]} x {tokens.ids.shape[1]}, {tokens.source}"),
+        *((("folded", read_as(hf)),) if hf.quantised else ()),
         *(
             (f"mtp {k}", f"accepted {forced.alone[k]:.1%}, with all before it {chained:.1%}")
             for k, chained in enumerate(forced.chained)

@@ -1,7 +1,7 @@
 """The style of every family whose MTP layers the reference can run."""
 
 from mtpconv.errors import FormatError
-from mtpconv.parity.mtp import trailing
+from mtpconv.parity.mtp import qwen, trailing
 from mtpconv.parity.mtp.style import Config, MtpStyle, Style
 
 STYLES: dict[str, Style] = {
@@ -10,12 +10,15 @@ STYLES: dict[str, Style] = {
     "glm4_moe": trailing.sparse,
     "glm4_moe_lite": trailing.sparse,
     "glm_moe_dsa": trailing.sparse,
+    "qwen3_5": qwen.qwen,
+    "qwen3_5_moe": qwen.qwen,
+    "qwen3_next": qwen.qwen,
 }
 
 
 def mtp_style(config: Config, depth: int) -> MtpStyle:
     """The style of an MTP layer. Raises FormatError (`parity/no-mtp-reference`) if it has none."""
-    model_type = config["model_type"]
+    model_type = config["model_type"].removesuffix("_text")
     if model_type not in STYLES:
         what = f"no reference for the MTP layers of {model_type!r}"
         raise FormatError("parity/no-mtp-reference", what, "--no-mtp checks the trunk alone")
