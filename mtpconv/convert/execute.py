@@ -19,7 +19,7 @@ from mtpconv.convert.parts import Part
 from mtpconv.convert.ranges import Payload, Strip
 from mtpconv.convert.sources import Sources
 from mtpconv.convert.writer import Stopped, Writer
-from mtpconv.convert.written import Range, Written
+from mtpconv.convert.written import Range, Slice, Written
 from mtpconv.errors import MtpconvError
 
 THREADS = 2
@@ -102,20 +102,71 @@ def _write_file(
 ) -> Written | None:
     tensors: dict[str, Range] = {}
     frame = Digest()
-    try:
-        with Sources() as sources, Writer(path, output.size, progress, stop) as writer:
-            for segment in output.segments():
-                if isinstance(segment, bytes):
-                    frame.update(segment)
-                    writer.write(segment)
-                    continue
-                start = writer.at
-                digest, tail = _write_tensor(writer, segment, sources, convert)
-                tensors[segment.name] = Range(start, writer.at - start, digest)
-                frame.update(tail)
-                writer.write(tail)
-    except Stopped:
+
+    def fill(writer: Writer, sources: Sources) -> None:
+        for segment in output.segments():
+            if isinstance(segment, bytes):
+                frame.update(segment)
+                writer.write(segment)
+                continue
+            start = writer.at
+            hot, tail = _write_tensor(writer, segment, sources, convert)
+            tensors[segment.name] = Range(start, writer.at - start, hot.digest.hex())
+            frame.update(tail)
+            writer.write(tail)
+
+    if not _filled(path, (0, output.size), fill, progress, stop):
         return None
+    return Written(output.name, output.size, tensors, frame.hex())
+
+
+def write_span(
+    folder: Path,
+    file: str,
+    span: tuple[int, int],
+    segments: Iterable[tuple[int, Segment]],
+    convert: Convert,
+    progress: Callable[[int], None],
+) -> list[Slice]:
+    """Write bytes `span` of a file that is there in full size: `segments`, each with its place.
+
+    Raises what `write_files` does. The bytes are flushed to the disk.
+    """
+    slices: list[Slice] = []
+
+    def fill(writer: Writer, sources: Sources) -> None:
+        for start, segment in segments:
+            if isinstance(segment, bytes):
+                writer.write(segment)
+                continue
+            hot, tail = _write_tensor(writer, segment, sources, convert)
+            blocks = [block.hex() for block in hot.digest.blocks()]
+            slices.append(Slice(file, segment.name, start, writer.at - start, blocks, hot.crc))
+            writer.write(tail)
+
+    _filled(folder / file, span, fill, progress, threading.Event(), shared=True)
+    return slices
+
+
+def _filled(
+    path: Path,
+    span: tuple[int, int],
+    fill: Callable[[Writer, Sources], None],
+    progress: Callable[[int], None],
+    stop: threading.Event,
+    *,
+    shared: bool = False,
+) -> bool:
+    """Whether `fill` wrote all of it; not if another thread failed first."""
+    first, last = span
+    try:
+        with (
+            Sources() as sources,
+            Writer(path, last - first, progress, stop, first if shared else None) as writer,
+        ):
+            fill(writer, sources)
+    except Stopped:
+        return False
     except MtpconvError:
         stop.set()
         raise
@@ -125,7 +176,7 @@ def _write_file(
     except BaseException:
         stop.set()
         raise
-    return Written(output.name, output.size, tensors, frame.hex())
+    return True
 
 
 class _Hot:
@@ -145,12 +196,12 @@ class _Hot:
 
 def _write_tensor(
     writer: Writer, tensor: Tensor, sources: Sources, convert: Convert
-) -> tuple[str, bytes]:
-    """Write a tensor's payload; its digest, and the bytes to be written behind it."""
+) -> tuple[_Hot, bytes]:
+    """Write a tensor's payload; what was worked out of it, and the bytes to follow it."""
     hot = _Hot(crc=tensor.tail is not None)
     for part in tensor.parts:
         _write_part(writer, part, sources, convert, hot)
-    return hot.digest.hex(), b"" if tensor.tail is None else tensor.tail(hot.crc)
+    return hot, b"" if tensor.tail is None else tensor.tail(hot.crc)
 
 
 def _write_part(writer: Writer, part: Part, sources: Sources, convert: Convert, hot: _Hot) -> None:

@@ -18,19 +18,17 @@ from typing import Any
 from mtpconv import __version__
 from mtpconv.convert.execute import OutputFile
 from mtpconv.convert.ranks import job
-from mtpconv.convert.written import Range, Written
+from mtpconv.convert.written import Written, written_of
 from mtpconv.errors import FormatError, OutputError
 
 SCHEMA = "mtpconv.journal/1"
 _NAME = "mtpconv.journal.{}.jsonl"
-LOCK = "mtpconv.lock"
-"""In the same folder: held by the run that writes there."""
 Stamps = dict[str, list[int]]
 """For each source file its size in bytes, its time of change in ns, and its inode."""
 
 
 def stamps(files: Iterable[Path]) -> Stamps:
-    """What tells whether a file is still the one it was. Raises FormatError for one that is gone."""
+    """What tells whether a file is still the one it was. Raises FormatError where one is gone."""
     found: Stamps = {}
     for path in files:
         try:
@@ -94,7 +92,7 @@ def begin(
             if path.is_dir() and not path.is_symlink():
                 with suppress(OSError):  # it holds a file that stands
                     path.rmdir()
-            elif path.relative_to(folder).as_posix() not in {*journal.done, LOCK}:
+            elif path.relative_to(folder).as_posix() not in journal.done:
                 path.unlink()
         _append(folder / _NAME.format(0), [head, *journal.done.values()])
         journal._begun = True
@@ -122,12 +120,7 @@ def _left_there(folder: Path, head: Mapping[str, Any]) -> dict[str, Written]:
         _require_same(folder, first, head)
         for row in rows:
             try:
-                written = Written(
-                    row["name"],
-                    row["size"],
-                    {name: Range(**at) for name, at in row["tensors"].items()},
-                    row["frame"],
-                )
+                written = written_of(row)
             except (KeyError, TypeError, AttributeError) as error:
                 raise _unreadable(path) from error
             there = folder / written.name
@@ -137,7 +130,7 @@ def _left_there(folder: Path, head: Mapping[str, Any]) -> dict[str, Written]:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    rows = []
+    rows: list[dict[str, Any]] = []
     lines = path.read_bytes().split(b"\n")
     for line in lines[:-1]:  # behind the last line end is a line that was cut short, or nothing
         try:

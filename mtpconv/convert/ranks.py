@@ -76,7 +76,7 @@ class Ranks:
         """
         if self.store is None:
             return work()
-        value = work() if self.leads else None
+        value = self._or_give_up(work) if self.leads else None
         self._meet(None, lambda _: value)
         found: T = self._verdict["value"]
         return found
@@ -90,11 +90,20 @@ class Ranks:
         if self.store is None:
             return [work()]
         gathered: list[T] = []
-        self._meet(work(), gathered.extend)
+        self._meet(self._or_give_up(work), gathered.extend)
         return gathered
+
+    def _or_give_up(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except BaseException as error:
+            self.give_up(error)
+            raise
 
     def _meet(self, given: Any, gathered: Callable[[list[Any]], Any]) -> None:
         """Every rank comes by with a value; rank 0 sees all, and its answer is the verdict."""
+        if self.over:
+            raise self.blamed or RankError("rank/lost", f"rank {self.rank}: had failed before")
         step = self._step + 1
         self._tell({"ok": given}, step)
         if self.leads:
@@ -109,7 +118,8 @@ class Ranks:
         self._step = step
         if "failed" in self._verdict:
             self.over = True
-            raise _error(self._verdict["failed"], self._verdict["how"])
+            self.blamed = _error(self._verdict["failed"], self._verdict["how"])
+            raise self.blamed
 
     def give_up(self, error: BaseException) -> None:
         """Tell the others that this rank failed with `error`, and wait until they stopped.

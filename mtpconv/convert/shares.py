@@ -8,7 +8,7 @@ are cut into equal stretches; a cut falls between two stored tensors, or every 6
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from mtpconv.convert.digests import BLOCK
 from mtpconv.convert.execute import OutputFile, Segment, Tensor
@@ -43,7 +43,18 @@ def divide(outputs: Sequence[OutputFile], ranks: int) -> list[list[Share]]:
     for rank in range(1, ranks):
         cuts.append(max(cuts[-1], _cut(outputs, ends, round(rank * even), even)))
     cuts.append(total)
-    return [list(_shares(outputs, ends, *pair)) for pair in zip(cuts, cuts[1:], strict=False)]
+    return [list(_shares(outputs, ends, *pair)) for pair in pairwise(cuts)]
+
+
+def whole_files(outputs: Sequence[OutputFile], ranks: int) -> list[list[OutputFile]]:
+    """For each rank the files it takes whole: the largest first, to whom has least."""
+    loads = [0] * ranks
+    taken: list[list[OutputFile]] = [[] for _ in range(ranks)]
+    for output in sorted(outputs, key=lambda output: -output.size):
+        rank = loads.index(min(loads))
+        loads[rank] += output.size
+        taken[rank].append(output)
+    return taken
 
 
 def _cut(outputs: Sequence[OutputFile], ends: list[int], at: int, even: float) -> int:
@@ -127,7 +138,7 @@ def sliced(payload: Payload, first: int, last: int) -> Payload:
 
 
 def segments_between(share: Share) -> Iterator[tuple[int, Segment]]:
-    """What a share is made of, each with its first byte; a tensor that is cut comes as its slice."""
+    """What a share is made of, each with its first byte; of a tensor that is cut its slice."""
     at = 0
     for segment in share.output.segments():
         if at >= share.last:

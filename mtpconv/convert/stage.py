@@ -4,7 +4,6 @@ Its name is fixed, so that a later run finds what an earlier one left: `--resume
 any other begins anew. A lock tells what was left from what is being written.
 """
 
-import errno
 import fcntl
 import os
 import shutil
@@ -14,7 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mtpconv.convert.disk_error import output_error
-from mtpconv.convert.journal import LOCK
 from mtpconv.convert.ranks import job
 from mtpconv.errors import OutputError
 
@@ -25,6 +23,11 @@ _SEEN_WITHIN = 15.0
 def stage_of(target: Path) -> Path:
     """Where the result `target` is written until it is whole."""
     return target.parent / f".{target.name}.mtpconv-partial"
+
+
+def bytes_in(stage: Path) -> int:
+    """What an earlier run left there."""
+    return sum(path.stat().st_size for path in stage.rglob("*") if path.is_file())
 
 
 @contextmanager
@@ -39,24 +42,26 @@ def staging(target: Path, *, resume: bool = False) -> Iterator[Path]:
     ranks, stage = job(), stage_of(target)
     made = [folder for folder in target.parents if not folder.exists()]
     held: list[int] = []
+    keep = False
     try:
         ranks.lead(lambda: held.append(_make(stage, target, resume=resume)))
-        _require_seen(stage)
+        require_seen(stage)
         yield stage
     except BaseException as error:
-        ranks.give_up(error)  # no rank writes any more once this is back
-        if held and not resume:
-            shutil.rmtree(stage, ignore_errors=True)
-        if held and not target.exists():
-            for folder in made:
-                with suppress(OSError):  # something is in it
-                    folder.rmdir()
+        keep = resume
+        ranks.give_up(error)  # once this is back no rank writes any more
         if isinstance(error, OSError):
             raise output_error(error, target) from error
         raise
     finally:
         for handle in held:
+            if not keep:
+                shutil.rmtree(stage, ignore_errors=True)
             os.close(handle)
+            if not target.exists():
+                for folder in made:
+                    with suppress(OSError):  # something is in it
+                        folder.rmdir()
 
 
 def _make(stage: Path, target: Path, *, resume: bool) -> int:
@@ -68,28 +73,33 @@ def _make(stage: Path, target: Path, *, resume: bool) -> int:
         if stage.is_dir() and not resume:
             os.close(_locked(stage, target))
             shutil.rmtree(stage)
-        stage.mkdir(exist_ok=True)
+        stage.mkdir(exist_ok=resume)
         return _locked(stage, target)
     except OSError as error:
         raise output_error(error, target) from error
 
 
 def _locked(stage: Path, target: Path) -> int:
-    handle = os.open(stage / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    """A handle of the folder that no other run gets at the same time."""
+    handle = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            os.close(handle)
-            what = f"{target}: another mtpconv is writing it"
-            raise OutputError("output/busy", what, "wait for it, or name another folder") from error
-        # Some network file systems have no locks: two runs are then told apart by nothing.
+    except BlockingIOError as error:
+        os.close(handle)
+        what = f"{target}: another mtpconv is writing it"
+        raise OutputError("output/busy", what, "wait for it, or name another folder") from error
+    except OSError:  # network file systems may have no such locks
+        pass
     return handle
 
 
-def _require_seen(stage: Path) -> None:
+def require_seen(stage: Path) -> None:
+    """Wait for a folder that rank 0 made to show on this rank's machine.
+
+    Raises OutputError if it does not.
+    """
     deadline = time.monotonic() + _SEEN_WITHIN
-    while not (stage / LOCK).exists():  # a network file system may show it a little later
+    while not stage.is_dir():  # a network file system may show it a little later
         if time.monotonic() > deadline:
             what = f"rank {job().rank}: does not see {stage}, which rank 0 made"
             raise OutputError("rank/not-shared", what, "write to a file system all ranks share")

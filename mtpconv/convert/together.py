@@ -4,22 +4,20 @@ Files are the bytes that one process would write, whatever the number of ranks, 
 digests.
 """
 
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mtpconv.convert.blocks import Convert
 from mtpconv.convert.digests import Digest, of_blocks
 from mtpconv.convert.disk_error import output_error
-from mtpconv.convert.execute import OutputFile, write_files, write_span
+from mtpconv.convert.execute import THREADS, OutputFile, write_files, write_span
 from mtpconv.convert.journal import Journal
 from mtpconv.convert.progress import Advance
-from mtpconv.convert.ranks import Ranks, job
-from mtpconv.convert.shares import Share, divide, frame_of, segments_between
-from mtpconv.convert.written import Range, Slice, Written
+from mtpconv.convert.ranks import job
+from mtpconv.convert.shares import divide, frame_of, segments_between
+from mtpconv.convert.written import Range, Slice, Written, written_of
 from mtpconv.errors import OutputError
 
 
@@ -29,7 +27,7 @@ def write_outputs(
     convert: Convert,
     progress: Advance,
     journal: Journal,
-    threads: int,
+    threads: int = THREADS,
 ) -> dict[str, Written]:
     """Write into `folder` what of `outputs` the journal does not know; rank 0 gets all of them.
 
@@ -54,19 +52,27 @@ def write_outputs(
             part
             for share in mine
             if not share.whole
-            for part in write_span(folder, share, segments_between(share), convert, progress)
+            for part in write_span(
+                folder,
+                share.output.name,
+                (share.first, share.last),
+                segments_between(share),
+                convert,
+                progress,
+            )
         ]
         return [[asdict(w) for w in found.values()], [asdict(part) for part in slices]]
 
     told = ranks.gather(write)
     if not ranks.leads:
         return {}
-    written = known | {w["name"]: _written(w) for whole, _ in told for w in whole}
+    written = known | {w["name"]: written_of(w) for whole, _ in told for w in whole}
     slices = [Slice(**part) for _, parts in told for part in parts]
     for output in left:
         if output.name in split:
             written[output.name] = joined(output, [s for s in slices if s.file == output.name])
             journal.add(written[output.name])
+    _require_all(folder, outputs)
     return {output.name: written[output.name] for output in outputs}
 
 
@@ -81,9 +87,13 @@ def _make(folder: Path, outputs: Iterable[OutputFile]) -> None:
             raise output_error(error, path) from error
 
 
-def _written(body: dict[str, Any]) -> Written:
-    tensors = {name: Range(**at) for name, at in body.pop("tensors").items()}
-    return Written(tensors=tensors, **body)
+def _require_all(folder: Path, outputs: Iterable[OutputFile]) -> None:
+    """Raise OutputError if rank 0 does not find here what the others said they wrote."""
+    for output in outputs:
+        path = folder / output.name
+        if not path.is_file() or path.stat().st_size != output.size:
+            what = f"{path}: another rank wrote it, but rank 0 does not see it in full"
+            raise OutputError("rank/not-shared", what, "write to a file system all ranks share")
 
 
 def joined(output: OutputFile, slices: Sequence[Slice]) -> Written:

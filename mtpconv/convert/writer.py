@@ -25,14 +25,24 @@ class Writer:
     """Sequential writes of one file through one page-aligned buffer, past the page cache."""
 
     def __init__(
-        self, path: Path, size: int, progress: Callable[[int], None], stop: threading.Event
+        self,
+        path: Path,
+        size: int,
+        progress: Callable[[int], None],
+        stop: threading.Event,
+        first: int | None = None,
     ) -> None:
-        self._path, self._size, self._progress, self._stop = path, size, progress, stop
+        """Open `path`, which must be new, for `size` bytes.
+
+        With `first` it must be there, for `size` bytes from that one on, others' around them.
+        """
+        self._path, self._progress, self._stop = path, progress, stop
+        self._end, self._shared = (first or 0) + size, first is not None
         self._map = mmap.mmap(-1, BUFFER, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._buffer = memoryview(self._map)
         self._used = 0
-        self._at = 0
-        self._direct, self._handle = _create(path)
+        self._at = first or 0
+        self._direct, self._handle = _open_there(path) if self._shared else _create(path)
 
     def __enter__(self) -> Self:
         return self
@@ -101,9 +111,10 @@ class Writer:
             padded = -(-self._used // _PAGE) * _PAGE if self._direct else self._used
             self._buffer[self._used : padded] = bytes(padded - self._used)
             self._flush(padded)
-        if total != self._size:
-            raise AssertionError(f"{self._path}: wrote {total} bytes, planned {self._size}")
-        os.ftruncate(self._handle, total)
+        if total != self._end:
+            raise AssertionError(f"{self._path}: wrote to byte {total}, planned {self._end}")
+        if not self._shared:
+            os.ftruncate(self._handle, total)
         os.fsync(self._handle)
 
 
@@ -118,3 +129,8 @@ def _create(path: Path) -> tuple[bool, int]:
     # Some file systems create the file before they refuse the flag.
     path.unlink(missing_ok=True)
     return False, os.open(path, flags, 0o644)
+
+
+def _open_there(path: Path) -> tuple[bool, int]:
+    """Open a file for a stretch that may begin and end within a page others write to."""
+    return False, os.open(path, os.O_WRONLY)
