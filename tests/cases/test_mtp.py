@@ -1,6 +1,6 @@
 """Cases 1 to 19: MTP layers under any name, lost, undeclared, stale, or swapped.
 
-Parity's share (15) and FP8's (17) are tested with those rooms.
+Parity's share (15) and FP8's (17) are in test_fp8_and_parity.py.
 """
 
 import json
