@@ -29,10 +29,10 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except KeyboardInterrupt:
-        print("interrupted; nothing was published", file=sys.stderr)
+        print(f"interrupted; nothing was published{_kept()}", file=sys.stderr)
         sys.exit(130)
     except Terminated:
-        print("stopped by SIGTERM; nothing was published", file=sys.stderr)
+        print(f"stopped by SIGTERM; nothing was published{_kept()}", file=sys.stderr)
         sys.exit(143)
     except Exception as error:
         if "--debug" in sys.argv:
@@ -40,6 +40,10 @@ def main() -> None:
         what = f"{type(error).__name__}: {error}"
         print(f"ERROR  {what} [internal/exception]; --debug shows where", file=sys.stderr)
         sys.exit(2)
+
+
+def _kept() -> str:
+    return "; the same command goes on from here" if "--resume" in sys.argv else ""
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> None:

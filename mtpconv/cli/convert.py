@@ -23,6 +23,7 @@ from mtpconv.cli.common import (
     PadVocab,
     ReadAs,
     Reports,
+    Resume,
     SourceDir,
     Strict,
     Target,
@@ -51,6 +52,7 @@ def hf2mcore(
     dtype: ReadAs = Dtype.bfloat16,
     mcore_model: McoreModel = Model.gpt,
     force: Force = False,
+    resume: Resume = False,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -68,11 +70,20 @@ def hf2mcore(
         way = Way(
             pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value, hybrid
         )
-        options = ToMcore(iteration, layer_layout.value, way, force)
+        options = ToMcore(iteration, layer_layout.value, way, force, resume)
         with shown() as progress:
             return hf2mcore(src, dst, options, progress)
 
-    run("hf2mcore", work, output, strict=strict, debug=debug, reports=reports, html=html)
+    run(
+        "hf2mcore",
+        work,
+        output,
+        strict=strict,
+        debug=debug,
+        reports=reports,
+        html=html,
+        together=True,
+    )
 
 
 @app.command()
@@ -99,6 +110,7 @@ def mcore2hf(
     ] = None,
     no_mtp: NoMtp = False,
     force: Force = False,
+    resume: Resume = False,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -112,9 +124,18 @@ def mcore2hf(
         from mtpconv.convert.rich_progress import shown
 
         with shown() as progress:
-            return mcore2hf(src, dst, like, ToHf(no_mtp, force, fp8_like), progress)
+            return mcore2hf(src, dst, like, ToHf(no_mtp, force, fp8_like, resume), progress)
 
-    run("mcore2hf", work, output, strict=strict, debug=debug, reports=reports, html=html)
+    run(
+        "mcore2hf",
+        work,
+        output,
+        strict=strict,
+        debug=debug,
+        reports=reports,
+        html=html,
+        together=True,
+    )
 
 
 @app.command()
@@ -174,4 +195,13 @@ def roundtrip(
             options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way, further)
             return roundtrip(src, options, progress)
 
-    run("roundtrip", work, output, strict=strict, debug=debug, reports=reports, html=html)
+    run(
+        "roundtrip",
+        work,
+        output,
+        strict=strict,
+        debug=debug,
+        reports=reports,
+        html=html,
+        together=True,
+    )

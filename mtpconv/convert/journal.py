@@ -55,6 +55,7 @@ class Journal:
     """
 
     folder: Path
+    rank: int
     head: dict[str, Any]
     done: dict[str, Written] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
@@ -64,7 +65,7 @@ class Journal:
     def add(self, written: Written) -> None:
         """Note a file that is on the disk. Raises OSError where the disk refuses the note."""
         with self._lock:
-            path = self.folder / _NAME.format(job().rank)
+            path = self.folder / _NAME.format(self.rank)
             _append(path, [written] if self._begun else [self.head, written])
             self._begun = True
 
@@ -84,7 +85,8 @@ def begin(
     """
     head = {"schema": SCHEMA, "version": __version__, "what": dict(what), "sources": sources,
             "outputs": [[output.name, output.size] for output in outputs]}  # fmt: skip
-    journal = Journal(folder, head)
+    head = json.loads(json.dumps(head))  # as it is read again: no tuples
+    journal = Journal(folder, job().rank, head)
 
     def tidy() -> list[str]:
         journal.done = _left_there(folder, head)

@@ -115,7 +115,7 @@ def mcore2hf(
     except Narrowed as error:
         finding = Finding(error.id, "error", error.what, "changed", hint=error.mend)
         return _refusal(replace(planned, findings=(*planned.findings, finding)))
-    return _report(planned, target)
+    return _report(planned, target, resumed=options.resume)
 
 
 def find_like(source: Path, like: Source | None, dtype: Dtype = "bfloat16") -> Like:
@@ -418,6 +418,10 @@ def write_hf(
         written = write_outputs(stage, files, convert, advance, journal)
     finally:
         reader.close()
+    if planned.scheme is not None:
+        tally = planned.scheme.tally
+        for scales, worst in job().gather(lambda: (tally.scales, tally.worst)):
+            tally.add(scales, worst)
     if not job().leads:
         return
     journal.close()
@@ -453,10 +457,11 @@ def _refusal(planned: McorePlan) -> Report:
     )
 
 
-def _report(planned: McorePlan, target: Path) -> Report:
+def _report(planned: McorePlan, target: Path, *, resumed: bool) -> Report:
     tensors = planned.layout.tensors
     size = sum(spec.nbytes for spec in tensors.values())
     scheme, like = planned.scheme, planned.like
+    part = " (in this run)" if resumed else ""
     findings = (
         *planned.findings,
         *config_findings(like.config, like.config_changes),
@@ -464,7 +469,7 @@ def _report(planned: McorePlan, target: Path) -> Report:
     )
     facts = (
         *plan_facts(planned),
-        *((("requantised", requantised_text(scheme.tally)),) if scheme is not None else ()),
+        *((("requantised", requantised_text(scheme.tally) + part),) if scheme is not None else ()),
         (
             "written",
             f"{len(tensors):,} tensors, {size_text(size)}, {len(planned.layout.shards)} files",

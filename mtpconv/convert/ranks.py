@@ -140,8 +140,8 @@ class Ranks:
                 if self.stopped and "failed" in verdict:
                     self.blamed = _error(verdict["failed"], verdict["how"])
             return
-        self._still_silent(step)
-        blame = self._to_blame(step) if told else None
+        silent = self._still_silent(step)
+        blame = self._to_blame(step, silent) if told else None
         if blame is not None:
             self.blamed = _error(blame["failed"], blame["how"])
         self._judge(blame or {"failed": 0, "how": _ended(error)}, step)
@@ -166,7 +166,7 @@ class Ranks:
                     return {"failed": outcome.get("rank", rank), "how": outcome}
                 outcomes.append(outcome["ok"])
         except Terminated:
-            blame = self._to_blame(step)
+            blame = self._to_blame(step, self._still_silent(step))
             if blame is None:
                 self.over = True
                 self._judge({"failed": 0, "how": _ended(Terminated())}, step)
@@ -185,11 +185,11 @@ class Ranks:
                 time.sleep(_POLL_SECONDS)
         return silent
 
-    def _to_blame(self, step: int) -> dict[str, Any] | None:
+    def _to_blame(self, step: int, silent: list[int]) -> dict[str, Any] | None:
         """Rank 0 was told to stop: a launcher does that to the ranks left when one died."""
         assert self.store is not None
-        for rank in self._still_silent(step):
-            return {"failed": rank, "how": _DIED}
+        if silent:
+            return {"failed": silent[0], "how": _DIED}
         for rank in range(1, self.size):
             outcome = json.loads(self.store.get(f"{step}/{rank}"))
             if "ok" not in outcome and not outcome.get("told"):
@@ -273,15 +273,19 @@ def _error(rank: int, how: dict[str, Any]) -> MtpconvError:
     return error
 
 
+def under_torchrun() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 @contextmanager
 def ranks_from_environment() -> Iterator[Ranks]:
-    """The job this process is one rank of; alone where WORLD_SIZE is not set or 1.
+    """The job that torchrun started this process for; alone where it did not, or for one rank.
 
-    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what torchrun sets. Raises RankError where
-    the others do not come.
+    Only torchrun sets TORCHELASTIC_RUN_ID; WORLD_SIZE alone may be that of the job a user sits in.
+    Raises RankError where the other ranks do not come.
     """
-    size = os.environ.get("WORLD_SIZE", "1")
-    if size == "1":
+    if not under_torchrun() or os.environ.get("WORLD_SIZE") == "1":
         yield ALONE
         return
     rank = _number("RANK"), _number("WORLD_SIZE")
@@ -294,8 +298,8 @@ def ranks_from_environment() -> Iterator[Ranks]:
         dist.init_process_group("gloo", None, wait, rank[1], rank[0], store)
     except (RuntimeError, ValueError) as error:
         message = f"rank {rank[0]}: the {rank[1]} ranks did not meet ({str(error).splitlines()[0]})"
-        mend = "MASTER_ADDR and MASTER_PORT must name rank 0's machine on every rank"
-        raise RankError("rank/lost", message, mend) from error
+        mend = "start it on every machine, with the same --rdzv-endpoint"
+        raise RankError("rank/join", message, mend) from error
     ranks = Ranks(*rank, store)
     store.set(f"beat/{ranks.rank}", "0")
     dist.barrier()
@@ -312,28 +316,28 @@ def ranks_from_environment() -> Iterator[Ranks]:
         raise
     finally:
         _JOB.reset(token)
-        _leave(store, *rank)
+        _leave(store, ranks)
         ended.set()
         beat.join()
         with suppress(RuntimeError):  # rank 0 may be gone
             dist.destroy_process_group()
 
 
-def _leave(store: Store, rank: int, size: int) -> None:
+def _leave(store: Store, ranks: Ranks) -> None:
     """Say goodbye; rank 0, with whom the store may end, stays until all did or time is up."""
     with suppress(RuntimeError):
-        store.set(f"bye/{rank}", "")
-        deadline = time.monotonic() + GOODBYE_SECONDS
-        keys = [f"bye/{other}" for other in range(size)]
-        while rank == 0 and time.monotonic() < deadline and not store.check(keys):
+        store.set(f"bye/{ranks.rank}", "")
+        deadline = time.monotonic() + (2 * _BEAT_SECONDS if ranks.over else GOODBYE_SECONDS)
+        keys = [f"bye/{other}" for other in range(ranks.size)]
+        while ranks.leads and time.monotonic() < deadline and not store.check(keys):
             time.sleep(_POLL_SECONDS)
 
 
 def _number(name: str) -> int:
     text = os.environ.get(name, "")
     if not text.isdecimal():
-        what = f"WORLD_SIZE is set but {name} is {text!r}, so this process has no place in the job"
-        raise RankError("rank/environment", what, "start it with torchrun, or unset WORLD_SIZE")
+        what = f"{name} is {text!r}, so this process has no place in torchrun's job"
+        raise RankError("rank/join", what, "start it with torchrun")
     return int(text)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import Comparison, sidecar_findings
@@ -170,7 +170,7 @@ def back_and_compare(
                 (target / file.name).unlink()
     finally:
         reader.close()
-    told = job().gather(lambda: [[asdict(w) for w in written.values()], comparison.told()])
+    told: list[Any] = job().gather(lambda: [[*map(asdict, written.values())], comparison.told()])
     if not job().leads:
         return _report(planned, back, comparison, planned.findings, options)
     for others, found_there in told[1:]:

@@ -46,8 +46,14 @@ def start(what: str, odd: int, size: int = 3) -> list[subprocess.Popen[str]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    env = {**os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
-           "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}  # fmt: skip
+    env = {
+        **os.environ,
+        "TORCHELASTIC_RUN_ID": "test",
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
     return [
         subprocess.Popen(
             [sys.executable, "-c", MEMBER, what, str(odd)],
@@ -126,7 +132,17 @@ def test_a_job_that_is_stopped_as_a_whole_is_nobodys_fault() -> None:
 def test_half_an_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from mtpconv.convert.ranks import RankError, ranks_from_environment
 
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "t")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(RankError, match="no place in the job"), ranks_from_environment():
+    with pytest.raises(RankError, match="no place in torchrun's job"), ranks_from_environment():
         raise AssertionError
+
+
+def test_the_world_of_the_job_a_user_sits_in_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mtpconv.convert.ranks import ALONE, ranks_from_environment
+
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "64")
+    with ranks_from_environment() as ranks:
+        assert ranks is ALONE
