@@ -33,6 +33,9 @@ from mtpconv.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mtpconv.convert.progress import Progress
     from mtpconv.inventory.report import Report
 
 
@@ -178,7 +181,6 @@ def roundtrip(
         from mtpconv.convert.rich_progress import shown
         from mtpconv.convert.roundtrip import RoundTrip, roundtrip
         from mtpconv.errors import ConfigError
-        from mtpconv.parity.check import parity as forward_parity
 
         hybrid = mcore_model is Model.hybrid
         way = Way(
@@ -191,10 +193,11 @@ def roundtrip(
             what = "--parity builds a GPTModel, and --mcore-model hybrid writes for another class"
             raise ConfigError("usage/parity", what, "check parity with --mcore-model gpt")
         with shown() as progress:
-            further = partial(forward_parity, progress=progress) if parity else None
+            further = _forward_parity(progress, no_mtp=no_mtp) if parity else None
             options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way, further)
             return roundtrip(src, options, progress)
 
+<<<<<<< HEAD
     run(
         "roundtrip",
         work,
@@ -205,3 +208,13 @@ def roundtrip(
         html=html,
         together=True,
     )
+=======
+    run("roundtrip", work, output, strict=strict, debug=debug, reports=reports, html=html)
+
+
+def _forward_parity(progress: "Progress", *, no_mtp: bool) -> "Callable[[Path, Path], Report]":
+    from mtpconv.parity.check import Parity
+    from mtpconv.parity.check import parity as check
+
+    return partial(check, options=Parity(no_mtp=no_mtp), progress=progress)
+>>>>>>> main

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mtpconv.convert.digests import ALGORITHM, BLOCK, Digest
-from mtpconv.convert.hf import is_plain_name
 from mtpconv.convert.written import Range, Written
-from mtpconv.errors import FormatError, UnsafeError
+from mtpconv.errors import FormatError, UnsafeError, brief
+from mtpconv.inventory.files import is_plain_name, read_small, require_inside, require_name
+from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
 
 SCHEMA = "mtpconv.digests/1"
 
@@ -61,14 +62,10 @@ def read_digests(path: Path) -> dict[str, Written] | None:
     files outside the folder.
     """
     try:
-        text = path.read_bytes()
+        body = parse_json(read_small(require_inside(path, path.parent), MOST_BYTES))
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise FormatError("file/unreadable", f"{path}: {error.strerror}") from error
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _corrupt(path, error) from error
     return parse_digests(body, path)
 
@@ -78,19 +75,23 @@ def parse_digests(body: Any, path: Path) -> dict[str, Written]:
     try:
         stated = (body["schema"], body["algorithm"], body["block_bytes"])
         if stated != (SCHEMA, ALGORITHM, BLOCK):
-            what = f"{path}: digests {stated}; this mtpconv reads {(SCHEMA, ALGORITHM, BLOCK)}"
+            what = (
+                f"{path}: digests {brief(stated)}; this mtpconv reads {(SCHEMA, ALGORITHM, BLOCK)}"
+            )
             raise FormatError("verify/schema", what, "use the mtpconv that wrote them")
         files = {name: _file(name, entry) for name, entry in body["files"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _corrupt(path, error) from error
     for name in files:
         if not is_plain_name(name):
-            raise UnsafeError("sec/path", f"{path}: names {name!r}, outside the folder")
+            what = f"{path}: names {brief(name)}, outside the folder"
+            raise UnsafeError("sec/path", what, "do not use these digests")
+        require_name(name, path)
     return files
 
 
 def _corrupt(path: Path, error: Exception) -> FormatError:
-    what = f"{path}: its digests cannot be read ({error!r})"
+    what = f"{path}: its digests cannot be read ({brief(error)})"
     return FormatError("verify/corrupt", what, "convert again, or fetch the file again")
 
 

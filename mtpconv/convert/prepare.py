@@ -404,10 +404,16 @@ def mtp_summary(prepared: Prepared, plan: Plan, findings: tuple[Finding, ...]) -
     unmapped = sum(1 for name in plan.unmapped if _of_mtp(prepared, plan, name))
     found = []
     if missing and not told:
-        message = f"{missing:,} tensors of the MTP layers are missing"
+        said = "1 tensor" if missing == 1 else f"{missing:,} tensors"
+        message = f"{said} of the MTP layers {'is' if missing == 1 else 'are'} missing"
         found.append(Finding("mtp/missing", "error", message))
     if unmapped:
-        message = f"{unmapped:,} tensors of MTP layers have no rule and would be lost"
+        said = (
+            "1 tensor of MTP layers has"
+            if unmapped == 1
+            else f"{unmapped:,} tensors of MTP layers have"
+        )
+        message = f"{said} no rule and would be lost"
         found.append(Finding("mtp/unmapped", "error", message))
     return found
 

@@ -147,7 +147,7 @@ def back_and_compare(
 ) -> Report:
     """Read the torch_dist side afresh, produce each shard, compare it and delete it again."""
     back = plan_mcore(release, None, no_mtp=False)
-    dropped = planned.prepared.dropped
+    dropped = frozenset(row.hf for row in planned.plan.ignored)
     comparison = Comparison(planned.hf, options.check, dropped)
     if errors(back.findings):
         for name, spec in back.plan.target.items():
@@ -183,7 +183,7 @@ def back_and_compare(
         *planned.findings,
         *_new(planned, back),
         *comparison.finish(),
-        *sidecar_findings(planned.hf, target, back.like.config_changes),
+        *sidecar_findings(planned.hf, target, back.like.config_changes, dropped),
     )
     return _report(planned, back, comparison, found, options)
 

@@ -565,10 +565,28 @@ _ROWS = (
         "Check the path.",
     ),
     Row(
+        "file/not-regular", ("stop",),
+        "A pipe, a socket, a device or a folder stands where a file is due.",
+        "Reading it could block or go on for ever, so it was not opened.",
+        "Put the file itself there.",
+    ),
+    Row(
         "file/order", ("error",),
         "A shard holds the same tensors in another order.",
         "The values are right, the file is not byte for byte the source's.",
         "Report it: a conversion here keeps the order.",
+    ),
+    Row(
+        "file/too-large", ("stop",),
+        "A small file (config, index, .metadata, common.pt, template) is larger than any such is.",
+        "Reading it could take all memory, so it was not read.",
+        "Fetch it again, or ask whoever made it.",
+    ),
+    Row(
+        "file/too-many", ("stop",),
+        "The checkpoint lists, or a stacked axis stands for, more than a million tensors.",
+        "Expanding them could take all memory, so nothing was read.",
+        "Check where the checkpoint came from.",
     ),
     Row(
         "file/unreadable", ("stop",),
@@ -940,9 +958,9 @@ _ROWS = (
     ),
     Row(
         "layout/heterogeneous", ("stop",),
-        "The layers differ, so they cannot be stacked along one axis.",
+        "Layers, or the experts of one, differ and so cannot lie in one tensor.",
         "Nothing was written.",
-        "Use --layer-layout per-layer.",
+        "Layers: use --layer-layout per-layer. Experts: store them alike.",
     ),
     # --- like, manifest -------------------------------------------------------------------------
     Row(
@@ -1122,6 +1140,13 @@ _ROWS = (
         "None needed; --no-mtp leaves them out on purpose.",
     ),
     Row(
+        "parity/hybrid-layout", ("stop",),
+        "The Megatron checkpoint is laid out for HybridModel, where attention and MLP are layers of"
+        " their own, and the family's model is not.",
+        "Its layers cannot be compared with the HF model's one by one.",
+        "Convert with --mcore-model gpt and compare that; roundtrip --check proves the bytes.",
+    ),
+    Row(
         "parity/no-mtp-reference", ("stop",),
         "There is no reference of this family's MTP layers on the HuggingFace side.",
         "Its MTP head cannot be compared.",
@@ -1157,6 +1182,13 @@ _ROWS = (
         "The installed megatron-core lacks an argument that the model needs, or refuses one.",
         "The model cannot be built as it would be trained.",
         "mtpconv families says which release is needed.",
+    ),
+    Row(
+        "parity/too-short", ("warning",),
+        "The sequences are too short for something the model does only with longer ones: an indexer"
+        " that leaves tokens out, a sliding window, a RoPE that changes.",
+        "A fault there (an indexer's weights, another window) would not show in the forward.",
+        "mtpconv parity --length with more tokens than the config key it names.",
     ),
     Row(
         "parity/trunk", ("error",),
@@ -1230,6 +1262,13 @@ _ROWS = (
         "Let whoever writes it finish, then convert again (without --resume).",
     ),
     # --- sec ------------------------------------------------------------------------------------
+    Row(
+        "sec/name", ("stop",),
+        "A tensor or file has a name with control or invisible characters, bytes that are not "
+        "UTF-8, or more than 1,024 characters.",
+        "Such a name can command a terminal or pass for another; the checkpoint was not read.",
+        "Do not use the file; ask whoever made it.",
+    ),
     Row(
         "sec/path", ("stop",),
         "A file of the checkpoint names a path outside its folder.",
@@ -1358,6 +1397,12 @@ _ROWS = (
         "Use --device cpu.",
     ),
     Row(
+        "usage/draft", ("stop",),
+        "parity --draft was asked of a model without MTP layers, or of a part of one.",
+        "Nothing was run.",
+        "Drop --draft, or what leaves layers out.",
+    ),
+    Row(
         "usage/graft", ("stop",),
         "graft was not told what to graft.",
         "Nothing was written.",
@@ -1382,6 +1427,12 @@ _ROWS = (
         "Name it, or give --base DIR.",
     ),
     Row(
+        "usage/options", ("stop",),
+        "An option or argument is missing, unknown or has a value that is none of its own.",
+        "Nothing was run.",
+        "The command's --help lists them.",
+    ),
+    Row(
         "usage/output", ("stop",),
         "A repair was told neither or both of a new folder and --in-place.",
         "Nothing was written.",
@@ -1401,10 +1452,41 @@ _ROWS = (
         "Convert again, or fetch the file again; without it: mtpconv diff against the source.",
     ),
     Row(
+        "verify/damaged", ("error",),
+        "A stored tensor's bytes on the disk are not those that were written.",
+        "No loader notices: the model serves or trains with a damaged weight.",
+        "Fetch that file again, or convert again; then look for the disk or copy that did it.",
+    ),
+    Row(
+        "verify/edited", ("warning",),
+        "A file beside the weights is not the one the hub has.",
+        "Nothing if it was edited on purpose.",
+        "Fetch the file again if it was not.",
+    ),
+    Row(
+        "verify/file", ("error", "warning"),
+        "A file is gone, has another size, cannot be read, or its bytes outside any tensor "
+        "(header, container) are not those that were written; or a weights file is not the hub's.",
+        "It does not load, or loads with damaged weights.",
+        "Fetch that file again, or convert again.",
+    ),
+    Row(
+        "verify/nothing", ("stop",),
+        "The folder has no digests of ours, and no hashes of the hub are known for its files.",
+        "Whether its bytes are still the right ones cannot be told.",
+        "Compare it with its source: mtpconv diff.",
+    ),
+    Row(
         "verify/schema", ("stop",),
         "The digests of a checkpoint are of a kind that this mtpconv does not know.",
         "Nothing can be checked against them.",
         "Use the mtpconv that wrote them, or a newer one.",
+    ),
+    Row(
+        "verify/unlisted", ("warning",),
+        "A file of weights has no digest, so its bytes were not checked.",
+        "A pass says nothing of it.",
+        "Convert again, so that every file has one.",
     ),
     # --- vocab ----------------------------------------------------------------------------------
     Row(

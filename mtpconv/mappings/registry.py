@@ -4,8 +4,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mtpconv.errors import ConfigError
-from mtpconv.mappings.config import Config, flat, integer, lookup, with_changes
+from mtpconv.errors import ConfigError, brief
+from mtpconv.mappings.config import (
+    Config,
+    flat,
+    integer,
+    lookup,
+    require_bounded,
+    with_changes,
+)
 from mtpconv.mappings.families import (
     bailing_moe_v2,
     deepseek_v2,
@@ -94,8 +101,13 @@ class Family:
     defaults: Config = field(default_factory=dict)
 
     def complete(self, config: Config) -> dict[str, Any]:
-        """`config` flat, with the values that the family's releases leave to its defaults."""
-        return {**self.defaults, **flat(config)}
+        """`config` flat, with the values that the family's releases leave to its defaults.
+
+        Raises ConfigError for one that must not be expanded.
+        """
+        config = {**self.defaults, **flat(config)}
+        require_bounded(config)
+        return config
 
     mixed: bool = False
 
@@ -245,7 +257,7 @@ FAMILIES: dict[str, Family] = {
         ),
         Family(
             "mimo", "MiMo-7B", mimo.rules, mimo.args,
-            mtp=_numbered((mimo.MTP_LAYERS,)),
+            mtp=_numbered((mimo.MTP_LAYERS,)), note=mimo.NOTE,
         ),
         Family(
             "mimo_v2_flash", "MiMo-V2-Flash", mimo_v2.rules, mimo_v2.args,
@@ -304,7 +316,7 @@ def family_of(config: Config) -> Family:
         known = ", ".join(sorted(FAMILIES))
         raise ConfigError(
             "config/unknown-family",
-            f"model_type {model_type!r} is not a family mtpconv knows",
+            f"model_type {brief(model_type)} is not a family mtpconv knows",
             f"known: {known}",
         )
     return FAMILIES[model_type]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.blocks import Gqa, Mla
+from mtpconv.mappings.blocks import DEEPSEEK_MOE, Gqa, Mla, Moe, MoeNames
 from mtpconv.mappings.config import Config, integer
 
 
@@ -34,6 +34,27 @@ def mla_sizes(config: Config) -> Mla:
         nope_dim=integer(config, "qk_nope_head_dim"),
         rope_dim=integer(config, "qk_rope_head_dim"),
         v_dim=integer(config, "v_head_dim"),
+    )
+
+
+def expert_sizes(
+    config: Config,
+    *,
+    experts: str = "num_experts",
+    shared: str = "num_shared_experts",
+    shared_default: int = 1,
+    router_bias: bool = True,
+    names: MoeNames = DEEPSEEK_MOE,
+) -> Moe:
+    """Experts as DeepSeek has them, counted by the key `experts`; the `shared` ones are one MLP."""
+    width = integer(config, "moe_intermediate_size")
+    return Moe(
+        hidden=integer(config, "hidden_size"),
+        experts=integer(config, experts),
+        width=width,
+        shared=integer(config, shared, shared_default, least=0) * width,
+        router_bias=router_bias,
+        names=names,
     )
 
 

@@ -92,7 +92,8 @@ def _beside_the_layer(style: MtpStyle, prefix: str) -> set[str]:
     """Modules that may lie under a layer's prefix and are no part of it, copies included."""
     own = {style.embedding_norm, style.hidden_norm, style.projection}
     own |= {style.final_norm} if style.final_norm else set()
-    return own | {f"{prefix}embed_tokens", f"{prefix}shared_head.head"}
+    copies = ("embed_tokens", "shared_head", "shared_head.head")
+    return own | {f"{prefix}{copy}" for copy in copies}
 
 
 def _norm_like(norm: nn.Module, weight: Tensor) -> nn.Module:

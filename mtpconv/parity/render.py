@@ -18,7 +18,7 @@ def parity_report(source: Path, found: Outcome) -> Report:
     findings = [*_departures(found), *_head_findings(found, heads)]
     if not findings and found.mtp_layers == 0:
         findings.append(Finding("parity/no-mtp", "info", "the model has no MTP layer that was run"))
-    findings += [*_own_layers(found), *_unreached(found)]
+    findings += [*_own_layers(found), *_unreached(found), *_too_short(found)]
     first = next((f for f in findings if f.severity == "error"), None)
     mtp = f" + {found.mtp_layers} MTP" if found.mtp_layers else ""
     layers = found.config["num_hidden_layers"]
@@ -120,6 +120,22 @@ def _unreached(found: Outcome) -> list[Finding]:
     return [Finding("parity/experts-unreached", "warning", message, hint=hint)]
 
 
+def _too_short(found: Outcome) -> list[Finding]:
+    """What the model does only with longer texts: it has not been compared."""
+    length = found.prompts.ids.shape[1]
+    return [
+        Finding(
+            "parity/too-short",
+            "warning",
+            f"{length} tokens do not go beyond {short.key} {short.limit}, so {short.what} was not"
+            " compared",
+            name=short.key,
+            hint=f"mtpconv parity --length {short.limit + 1}, or more (--data of that length)",
+        )
+        for short in found.unreached
+    ]
+
+
 def _checks(found: Outcome, heads: dict[str, Verdict]) -> list[Check]:
     trunk = [p for p in found.parts.values() if not p.name.startswith("mtp ")]
     checks = [_check("trunk", all(p.same.same for p in trunk))]
@@ -177,7 +193,8 @@ def _facts(found: Outcome) -> list[tuple[str, str]]:
 
 
 def _megatron(found: Outcome) -> str:
-    stood_in = ", TransformerEngine stood in for" if found.stand_in else ""
+    names = " and ".join(found.stand_ins)
+    stood_in = f", {names} stood in for" if names else ""
     import megatron.core
 
     return f"megatron-core {megatron.core.__version__}{stood_in}"

@@ -134,4 +134,6 @@ def test_what_a_job_must_see_to_is_said(tmp_path: Path) -> None:
     report = roundtrip(make(tmp_path / "hf", "exaone_moe", 1), RoundTrip())
     assert [f.severity for f in report.findings if f.id == "target/note"] == ["info"]
     report = roundtrip(make(tmp_path / "mimo", "mimo", 1), RoundTrip())
+    assert [f.severity for f in report.findings if f.id == "target/note"] == ["info"]
+    report = roundtrip(make(tmp_path / "ling", "bailing_moe_v2", 1), RoundTrip())
     assert not [f for f in report.findings if f.id.startswith("target/")]

@@ -16,7 +16,7 @@ from mtpconv.parity import own_layers
 from mtpconv.parity.check import Parity, compare
 from mtpconv.parity.render import parity_report
 from tests.fixtures import mtp_families
-from tests.fixtures.hf import write_checkpoint
+from tests.fixtures.hf import config_for, tensors_for, write_checkpoint
 from tests.parity.faults import (
     Fault,
     change,
@@ -62,6 +62,18 @@ def test_what_transformers_makes_passes(family: str, tmp_path: Path) -> None:
     # A model that GPTModel cannot build is not passed off as one that it can.
     said = [f.severity for f in report.findings if f.id == "target/no-model"]
     assert said == (["warning"] if family in OWN else [])
+
+
+def test_a_language_model_below_another_prefix(tmp_path: Path) -> None:
+    """Gemma 3 as released: the text model is a part, its names begin otherwise."""
+    text = config_for("gemma3_text", tied=True, **WINDOW)
+    tensors = {f"language_model.{name}": t for name, t in tensors_for(text).items()}
+    common = ("bos_token_id", "eos_token_id", "transformers_version", "tie_word_embeddings")
+    config = {key: text[key] for key in common} | {"model_type": "gemma3", "text_config": text}
+    hf = write_checkpoint(tmp_path / "hf", config, tensors, sidecars=False)
+    hf2mcore(hf, tmp_path / "mcore", ToMcore())
+    report = parity_report(hf, compare(hf, tmp_path / "mcore", Parity()))
+    assert report.exit_code(strict=False) == 0, report.reason
 
 
 def test_a_model_that_nothing_here_can_run_is_one_line(tmp_path: Path) -> None:

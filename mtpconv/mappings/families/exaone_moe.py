@@ -11,10 +11,10 @@ from mtpconv.errors import ConfigError
 from mtpconv.mappings.blocks import Gqa, Moe, MoeNames, MtpNames, gqa
 from mtpconv.mappings.config import Config, flag, integer
 from mtpconv.mappings.decoder import moe_model
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_moe_args
 from mtpconv.mappings.mtp import numbered_prefixes
 from mtpconv.mappings.rule import Request, Row
-from mtpconv.mappings.sizes import gqa_sizes, layer_kinds, sparse_layers
+from mtpconv.mappings.sizes import expert_sizes, gqa_sizes, layer_kinds, sparse_layers
 
 MTP_LAYERS = "mtp.layers."
 NAMES = MtpNames(
@@ -50,29 +50,16 @@ def rules(request: Request) -> list[Row]:
 
 def moe_sizes(config: Config) -> Moe:
     """K-EXAONE's experts; the shared ones are one MLP of their joint width."""
-    width = integer(config, "moe_intermediate_size")
-    return Moe(
-        hidden=integer(config, "hidden_size"),
-        experts=integer(config, "num_experts"),
-        width=width,
-        shared=integer(config, "num_shared_experts", 1, least=0) * width,
-        router_bias=True,
-        names=MoeNames(router_bias="e_score_correction_bias"),
-    )
+    return expert_sizes(config, names=MoeNames(router_bias="e_score_correction_bias"))
 
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of an exaone_moe model."""
-    moe = moe_sizes(config)
     return (
         common_args(config)
         | gqa_args(_attention(config))
-        | sigmoid_router_args(config, moe.experts)
+        | sigmoid_moe_args(config, moe_sizes(config), sparse_layers(config, dense=1))
         | _window_args(config)
-        | {
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config, dense=1)],
-            "moe_shared_expert_intermediate_size": moe.shared or None,
-        }
     )
 
 

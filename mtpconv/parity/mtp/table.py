@@ -1,15 +1,19 @@
 """The style of every family whose MTP layers the reference can run."""
 
 from mtpconv.errors import FormatError
-from mtpconv.parity.mtp import qwen, trailing
+from mtpconv.parity.mtp import mimo, nemotron_h, qwen, trailing
 from mtpconv.parity.mtp.style import Config, MtpStyle, Style
 
 STYLES: dict[str, Style] = {
+    "bailing_moe_v2": trailing.ling,
     "deepseek_v3": trailing.sparse,
     "deepseek_v32": trailing.sparse,
     "glm4_moe": trailing.sparse,
     "glm4_moe_lite": trailing.sparse,
     "glm_moe_dsa": trailing.sparse,
+    "hy_v3": trailing.hy_v3,
+    "mimo": mimo.mimo,
+    "nemotron_h": nemotron_h.nemotron_h,
     "qwen3_5": qwen.qwen,
     "qwen3_5_moe": qwen.qwen,
     "qwen3_next": qwen.qwen,
