@@ -197,7 +197,6 @@ def roundtrip(
             options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way, further)
             return roundtrip(src, options, progress)
 
-<<<<<<< HEAD
     run(
         "roundtrip",
         work,
@@ -208,8 +207,6 @@ def roundtrip(
         html=html,
         together=True,
     )
-=======
-    run("roundtrip", work, output, strict=strict, debug=debug, reports=reports, html=html)
 
 
 def _forward_parity(progress: "Progress", *, no_mtp: bool) -> "Callable[[Path, Path], Report]":
@@ -217,4 +214,3 @@ def _forward_parity(progress: "Progress", *, no_mtp: bool) -> "Callable[[Path, P
     from mtpconv.parity.check import parity as check
 
     return partial(check, options=Parity(no_mtp=no_mtp), progress=progress)
->>>>>>> main

@@ -34,14 +34,18 @@ class Share:
         return self.last - self.first == self.output.size
 
 
-def divide(outputs: Sequence[OutputFile], ranks: int) -> list[list[Share]]:
+def divide(
+    outputs: Sequence[OutputFile], ranks: int, *, within_tensors: bool = True
+) -> list[list[Share]]:
     """For each rank what it writes, in the order of the files; the same on every rank."""
     ends = list(accumulate(output.size for output in outputs))
     total = ends[-1] if ends else 0
     even = total / ranks
     cuts = [0]
     for rank in range(1, ranks):
-        cuts.append(max(cuts[-1], _cut(outputs, ends, round(rank * even), even)))
+        cuts.append(
+            max(cuts[-1], _cut(outputs, ends, round(rank * even), even, within=within_tensors))
+        )
     cuts.append(total)
     return [list(_shares(outputs, ends, *pair)) for pair in pairwise(cuts)]
 
@@ -57,14 +61,16 @@ def whole_files(outputs: Sequence[OutputFile], ranks: int) -> list[list[OutputFi
     return taken
 
 
-def _cut(outputs: Sequence[OutputFile], ends: list[int], at: int, even: float) -> int:
+def _cut(
+    outputs: Sequence[OutputFile], ends: list[int], at: int, even: float, *, within: bool
+) -> int:
     """Where to cut instead of `at`."""
     number = bisect_left(ends, at)
     begin, end = ends[number] - outputs[number].size, ends[number]
     near = min((begin, end), key=lambda edge: abs(edge - at))
     if abs(near - at) <= NEAR * even:
         return near
-    allowed = [begin, *(begin + cut for cut in cut_points(outputs[number])), end]
+    allowed = [begin, *(begin + cut for cut in cut_points(outputs[number], within=within)), end]
     return min(allowed, key=lambda edge: abs(edge - at))
 
 
@@ -78,7 +84,7 @@ def _shares(
             yield Share(output, low, high)
 
 
-def cut_points(output: OutputFile) -> Iterator[int]:
+def cut_points(output: OutputFile, *, within: bool = True) -> Iterator[int]:
     """Bytes of a file that a share may begin with, but for its first, ascending."""
     at = 0
     for segment in output.segments():
@@ -88,7 +94,7 @@ def cut_points(output: OutputFile) -> Iterator[int]:
             at += len(segment)
             continue
         nbytes = tensor_bytes(segment := held(segment))
-        if sliceable(segment) is not None:
+        if within and sliceable(segment) is not None:
             yield from range(at + BLOCK, at + nbytes, BLOCK)
         at += nbytes + len(tail_of(segment, 0))
         if segment.tail is None:
@@ -155,7 +161,7 @@ def segments_between(share: Share) -> Iterator[tuple[int, Segment]]:
         elif low < high:
             payload = sliceable(segment)
             assert payload is not None, f"{segment.name}: cut where it cannot be"
-            yield low, Tensor(segment.name, (sliced(payload, low - at, high - at),))
+            yield low, replace(segment, parts=(sliced(payload, low - at, high - at),))
         at += nbytes + len(tail_of(segment, 0))
 
 

@@ -12,12 +12,13 @@ from typing import Any
 from mtpconv.convert.blocks import Convert
 from mtpconv.convert.digests import Digest, of_blocks
 from mtpconv.convert.disk_error import output_error
-from mtpconv.convert.execute import THREADS, OutputFile, write_files, write_span
+from mtpconv.convert.execute import THREADS, OutputFile, write_files, write_slices
 from mtpconv.convert.journal import Journal
 from mtpconv.convert.progress import Advance
 from mtpconv.convert.ranks import job
 from mtpconv.convert.shares import divide, frame_of, segments_between
-from mtpconv.convert.written import Range, Slice, Written, written_of
+from mtpconv.convert.writer import Span
+from mtpconv.convert.written import Range, Slice, Written, odd_of, written_of
 from mtpconv.errors import OutputError
 
 
@@ -28,6 +29,8 @@ def write_outputs(
     progress: Advance,
     journal: Journal,
     threads: int = THREADS,
+    *,
+    stats: bool = False,
 ) -> dict[str, Written]:
     """Write into `folder` what of `outputs` the journal does not know; rank 0 gets all of them.
 
@@ -38,27 +41,32 @@ def write_outputs(
     left = [output for output in outputs if output.name not in journal.names]
     progress(sum(output.size for output in outputs if output.name in known))
     if ranks.size == 1:
-        written = write_files(folder, left, convert, progress, threads=threads, done=journal.add)
+        written = write_files(
+            folder, left, convert, progress, threads=threads, stats=stats, done=journal.add
+        )
         return {output.name: (known | written)[output.name] for output in outputs}
-    shares = divide(left, ranks.size)
+    shares = divide(left, ranks.size, within_tensors=not stats)
     split = {share.output.name for mine in shares for share in mine if not share.whole}
     ranks.lead(lambda: _make(folder, [output for output in left if output.name in split]))
     mine = shares[ranks.rank]
 
     def write() -> list[Any]:
         whole = [share.output for share in mine if share.whole]
-        found = write_files(folder, whole, convert, progress, threads=threads, done=journal.add)
+        found = write_files(
+            folder, whole, convert, progress, threads=threads, stats=stats, done=journal.add
+        )
         slices = [
             part
             for share in mine
             if not share.whole
-            for part in write_span(
+            for part in write_slices(
                 folder,
                 share.output.name,
-                (share.first, share.last),
+                Span(share.first, share.last, part=True),
                 segments_between(share),
                 convert,
                 progress,
+                stats=stats,
             )
         ]
         return [[asdict(w) for w in found.values()], [asdict(part) for part in slices]]
@@ -67,7 +75,7 @@ def write_outputs(
     if not ranks.leads:
         return {}
     written = known | {w["name"]: written_of(w) for whole, _ in told for w in whole}
-    slices = [Slice(**part) for _, parts in told for part in parts]
+    slices = [Slice(**{**part, "odd": odd_of(part["odd"])}) for _, parts in told for part in parts]
     for output in left:
         if output.name in split:
             written[output.name] = joined(output, [s for s in slices if s.file == output.name])
@@ -106,6 +114,7 @@ def joined(output: OutputFile, slices: Sequence[Slice]) -> Written:
             those[0].start,
             sum(part.nbytes for part in those),
             of_blocks([bytes.fromhex(block) for part in those for block in part.blocks]),
+            those[0].odd,
         )
         for name, those in parts.items()
     }

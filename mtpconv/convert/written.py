@@ -4,14 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mtpconv.convert.odd_values import Odd
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A stored tensor in a file: its first byte, its bytes, and their digest (see `digests`)."""
+    """A stored tensor in a file: its first byte, its bytes, and their digest (see `digests`).
+
+    `odd` are its odd values where they were counted.
+    """
 
     start: int
     nbytes: int
     digest: str
+    odd: Odd | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,10 @@ class Written:
 
 def written_of(body: Mapping[str, Any]) -> Written:
     """The Written that `dataclasses.asdict` made `body` of."""
-    tensors = {name: Range(**at) for name, at in body["tensors"].items()}
+    tensors = {
+        name: Range(at["start"], at["nbytes"], at["digest"], odd_of(at["odd"]))
+        for name, at in body["tensors"].items()
+    }
     return Written(body["name"], body["size"], tensors, body["frame"])
 
 
@@ -47,3 +56,9 @@ class Slice:
     nbytes: int
     blocks: list[str]
     crc: int
+    odd: Odd | None = None
+
+
+def odd_of(body: Mapping[str, Any] | None) -> Odd | None:
+    """The Odd that `dataclasses.asdict` made `body` of."""
+    return None if body is None else Odd(**body)

@@ -18,7 +18,7 @@ def file(name: str, sizes: list[int], tail: bytes = b"", header: int = 100) -> O
         made: list[Segment] = [b"h" * header]
         for number, size in enumerate(sizes):
             parts = [contiguous(SOURCE, 7, size, str(number))]
-            made.append(Tensor(str(number), parts, (lambda _: tail) if tail else None))
+            made.append(Tensor(str(number), "BF16", parts, (lambda _: tail) if tail else None))
         return made
 
     return OutputFile(name, header + sum(sizes) + len(tail) * len(sizes), segments)
