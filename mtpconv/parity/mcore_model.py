@@ -73,6 +73,8 @@ def build_model(settings: Settings, config: Config, own: OwnLayers | None = None
     layer_spec, mtp_spec = _specs(settings.config)
     if own is not None:
         own.specs(layer_specs(layer_spec), config)
+        if mtp_spec is not None:
+            own.mtp(mtp_spec, settings.config, config)
     with torch.device("meta"):
         model = GPTModel(
             config=settings.config,

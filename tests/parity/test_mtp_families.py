@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,7 +18,9 @@ from typer.testing import CliRunner
 from mtpconv.cli import app
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
 from mtpconv.convert.prepare import Way, installed_mcore
+from mtpconv.parity import own_mtp
 from mtpconv.parity.check import Outcome, Parity, compare
+from mtpconv.parity.own_layers import OWN_LAYERS, OwnLayers
 from mtpconv.parity.render import parity_report
 from tests.fixtures import hybrid, mtp_families, nemotron
 from tests.parity.faults import Plant, change, copy, half_rows, halves, swap
@@ -232,6 +235,36 @@ CASES += (
         },
     ),
 )
+
+_EXAONE = "mtp.layers.0."
+CASES += (
+    Case(
+        "exaone_moe",
+        _released("exaone_moe", sliding_window=16),
+        {
+            "halves of fc exchanged": ("mtp 0", change("mtp.fc.weight", halves)),
+            "the two norms in front exchanged": (
+                "mtp 0",
+                swap("mtp.pre_fc_norm_embedding.weight", "mtp.pre_fc_norm_hidden.weight"),
+            ),
+            "final norm of the trunk": ("mtp 0", copy("model.norm.weight", "mtp.norm.weight")),
+            # Exchanging q's and k's norm is no fault here: without RoPE only their product counts.
+            "q norm of a decoder layer": (
+                "mtp 0",
+                copy("model.layers.1.self_attn.q_norm.weight", f"{_EXAONE}self_attn.q_norm.weight"),
+            ),
+            "gate and up exchanged": (
+                "mtp 0",
+                swap(f"{_EXAONE}mlp.gate_proj.weight", f"{_EXAONE}mlp.up_proj.weight"),
+            ),
+        },
+    ),
+    Case(
+        "exaone_moe, a window",
+        _released("exaone_moe", sliding_window=16, mtp_layer_types=["sliding_attention"]),
+        {},
+    ),
+)
 FAULTS = [(case, fault) for case in CASES for fault in case.faults]
 
 
@@ -249,6 +282,16 @@ def test_a_layout_with_half_layers_is_refused_in_one_line(tmp_path: Path) -> Non
     assert done.exit_code == 2
     assert len(done.stderr.splitlines()) == 1
     assert "[parity/hybrid-layout]" in done.stderr
+
+
+def test_an_mtp_layer_with_a_window_it_should_not_have(tmp_path: Path) -> None:
+    def other(block: object, settings: object, _: object) -> None:
+        own_mtp.dense(block, settings, windowed=True)
+
+    case = next(case for case in CASES if case.name == "exaone_moe")
+    with patch.dict(OWN_LAYERS, exaone_moe=OwnLayers(mtp=other)):
+        _, found = compared(tmp_path, case)
+    assert [name for name, part in found.parts.items() if not part.same.same] == ["mtp 0"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

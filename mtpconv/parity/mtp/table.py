@@ -1,13 +1,14 @@
 """The style of every family whose MTP layers the reference can run."""
 
 from mtpconv.errors import FormatError
-from mtpconv.parity.mtp import mimo, nemotron_h, qwen, trailing
+from mtpconv.parity.mtp import exaone_moe, mimo, nemotron_h, qwen, trailing
 from mtpconv.parity.mtp.style import Config, MtpStyle, Style
 
 STYLES: dict[str, Style] = {
     "bailing_moe_v2": trailing.ling,
     "deepseek_v3": trailing.sparse,
     "deepseek_v32": trailing.sparse,
+    "exaone_moe": exaone_moe.exaone_moe,
     "glm4_moe": trailing.sparse,
     "glm4_moe_lite": trailing.sparse,
     "glm_moe_dsa": trailing.sparse,
