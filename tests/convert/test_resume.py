@@ -44,11 +44,11 @@ def stopped_after(monkeypatch: pytest.MonkeyPatch, files: int) -> Iterator[None]
     """Ctrl-C while the file after the first `files` is written."""
     right, begun = execute._write_file, []
 
-    def write(*args: object) -> object:
+    def write(*args: object, **more: object) -> object:
         begun.append(args)
         if len(begun) > files:
             raise KeyboardInterrupt
-        return right(*args)  # type: ignore[arg-type]
+        return right(*args, **more)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(execute, "THREADS", 1)
@@ -215,9 +215,9 @@ def test_a_source_that_changes_meanwhile_is_not_published(
     if direction == "mcore2hf":
         touched = tmp_path / "mc/release/__0_1.distcp"
 
-    def write(*args: object) -> object:
+    def write(*args: object, **more: object) -> object:
         os.utime(touched, ns=(1, 1))
-        return right(*args)  # type: ignore[arg-type]
+        return right(*args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(execute, "_write_file", write)
     convert = {
