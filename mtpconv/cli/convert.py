@@ -25,10 +25,13 @@ from mtpconv.cli.common import (
     Reports,
     Resume,
     SourceDir,
+    Stats,
     Strict,
     Target,
     TargetDir,
     TargetMcore,
+    Threads,
+    Verify,
     run,
 )
 
@@ -56,6 +59,9 @@ def hf2mcore(
     mcore_model: McoreModel = Model.gpt,
     force: Force = False,
     resume: Resume = False,
+    threads: Threads = 2,
+    verify: Verify = False,
+    stats: Stats = False,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -65,6 +71,7 @@ def hf2mcore(
     """HuggingFace folder SRC to a Megatron torch_dist checkpoint DST."""
 
     def work() -> "Report":
+        from mtpconv.convert.care import Care
         from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
         from mtpconv.convert.prepare import Way
         from mtpconv.convert.rich_progress import shown
@@ -73,7 +80,8 @@ def hf2mcore(
         way = Way(
             pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value, hybrid
         )
-        options = ToMcore(iteration, layer_layout.value, way, force, resume)
+        care = Care(threads, verify, stats)
+        options = ToMcore(iteration, layer_layout.value, way, force, resume, care)
         with shown() as progress:
             return hf2mcore(src, dst, options, progress)
 
@@ -114,6 +122,9 @@ def mcore2hf(
     no_mtp: NoMtp = False,
     force: Force = False,
     resume: Resume = False,
+    threads: Threads = 2,
+    verify: Verify = False,
+    stats: Stats = False,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -123,11 +134,14 @@ def mcore2hf(
     """Megatron torch_dist checkpoint SRC (root or iteration) to a HuggingFace folder DST."""
 
     def work() -> "Report":
+        from mtpconv.convert.care import Care
         from mtpconv.convert.mcore2hf import ToHf, mcore2hf
         from mtpconv.convert.rich_progress import shown
 
         with shown() as progress:
-            return mcore2hf(src, dst, like, ToHf(no_mtp, force, fp8_like, resume), progress)
+            care = Care(threads, verify, stats)
+            options = ToHf(no_mtp, force, fp8_like, resume, care)
+            return mcore2hf(src, dst, like, options, progress)
 
     run(
         "mcore2hf",

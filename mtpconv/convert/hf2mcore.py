@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from mtpconv.convert.care import Care, source_report, stopped, written_report
 from mtpconv.convert.cast import convert
 from mtpconv.convert.common_state import METADATA_JSON, common_pt
 from mtpconv.convert.dcp import METADATA
@@ -55,6 +56,7 @@ class ToMcore:
     way: Way = field(default_factory=Way)
     force: bool = False
     resume: bool = False
+    care: Care = field(default_factory=Care)
 
     @property
     def folder(self) -> str:
@@ -76,13 +78,19 @@ def hf2mcore(source: Path, target: Path, options: ToMcore, progress: Progress = 
         return refusal("hf2mcore", planned)
     output = mcore_output(planned, options.layer_layout)
     final = target / options.folder
+    checked = source_report(source, options.care, progress)
+    if job().lead(lambda: checked.verdict) != "pass":
+        return stopped("hf2mcore", checked, _report(planned, output, final, options))
     done = bytes_in(stage_of(final)) if options.resume else 0
     require_room(target, output.nbytes + output.nbytes // 50 - done)
     before = stamps(hf.root / name for name in (*hf.headers, *hf.sidecars))
     try:
         with staging(final, resume=options.resume) as stage:
             journal = begin(stage, _what(options), before, output.files)
-            write_mcore(stage, planned, output, options, progress, journal)
+            written = write_mcore(stage, planned, output, options, progress, journal)
+            after = written_report(stage, written, options.care, progress)
+            if after.verdict != "pass":
+                return stopped("hf2mcore", after, _report(planned, output, final, options))
             if job().leads:
                 require_unchanged(before)
                 journal.close()
@@ -90,12 +98,13 @@ def hf2mcore(source: Path, target: Path, options: ToMcore, progress: Progress = 
                 replace_bytes(target / TRACKER, _tracker(options).encode())
     except Narrowed as error:
         return narrowed("hf2mcore", planned, error)
-    return _report(planned, output, final, options)
+    return _report(planned, output, final, options).with_further(checked).with_further(after)
 
 
 def _what(options: ToMcore) -> dict[str, Any]:
     """What makes one conversion another, for the journal."""
-    return asdict(replace(options, force=False, resume=False))
+    care = Care(stats=options.care.stats)
+    return asdict(replace(options, force=False, resume=False, care=care))
 
 
 def _tracker(options: ToMcore) -> str:
@@ -124,16 +133,20 @@ def write_mcore(
     options: ToMcore,
     progress: Progress,
     journal: Journal,
-) -> None:
+) -> tuple[Written, ...]:
     """Write a complete iteration folder into `stage`; the file that marks it as one comes last.
 
-    The weights are written by all ranks of the job, all else by rank 0.
+    The weights are written by all ranks of the job, all else by rank 0, which gets the files whose
+    digests the manifest has.
     """
     hf, prepared = planned.hf, planned.prepared
     advance = progress("writing torch_dist", output.nbytes)
-    written = write_outputs(stage, output.files, convert, advance, journal)
+    care = options.care
+    written = write_outputs(
+        stage, output.files, convert, advance, journal, care.threads, stats=care.stats
+    )
     if not job().leads:
-        return
+        return ()
     written |= _write_carried(stage, planned)
     for name in hf.sidecars:
         copy_file(hf.root / name, stage / SIDECARS / name)
@@ -150,7 +163,7 @@ def write_mcore(
     iteration = options.iteration or 0
     common = common_pt(args, iteration, per_layer=not stacked)
     metadata = output.metadata(options.folder)
-    small = (small_file(COMMON, common), small_file(METADATA, metadata))
+    files = (*written.values(), small_file(COMMON, common), small_file(METADATA, metadata))
     manifest = manifest_json(
         prepared.family.model_type,
         without(hf.layout, prepared.dropped),
@@ -158,12 +171,13 @@ def write_mcore(
         prepared.config_changes,
         tuple(row.hf for row in planned.plan.carried),
         {"layer_layout": "stacked" if stacked else "per-layer", "mtp_layers": layers},
-        (*written.values(), *small),
+        files,
     )
     write_bytes(stage / COMMON, common)
     write_bytes(stage / MANIFEST, manifest.encode())
     write_bytes(stage / METADATA, metadata)
     write_bytes(stage / "metadata.json", METADATA_JSON.encode())
+    return files
 
 
 def _write_carried(stage: Path, planned: HfPlan) -> dict[str, Written]:

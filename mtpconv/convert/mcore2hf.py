@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mtpconv.convert.care import Care, source_report, stopped, written_report
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import config_findings
 from mtpconv.convert.digest_file import digests_text
@@ -40,6 +41,7 @@ from mtpconv.convert.together import write_outputs
 from mtpconv.convert.virtual import Virtual
 from mtpconv.convert.write_hf import Producers, producers, shard_file, unmoved, write_sidecars
 from mtpconv.convert.write_mcore import source_piece
+from mtpconv.convert.written import Written
 from mtpconv.errors import ConfigError, FormatError, Narrowed
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
@@ -65,6 +67,7 @@ class ToHf:
     force: bool = False
     fp8_like: Path | None = None
     resume: bool = False
+    care: Care = field(default_factory=Care)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,9 @@ def mcore2hf(
     planned = plan_mcore(source, like, no_mtp=options.no_mtp, fp8=options.fp8_like)
     if errors(planned.findings):
         return _refusal(planned)
+    checked = source_report(source, options.care, progress)
+    if job().lead(lambda: checked.verdict) != "pass":
+        return stopped("mcore2hf", checked, _report(planned, target, options))
     planned = replace(planned, findings=(*planned.findings, *_rounded(planned)))
     total = sum(spec.nbytes for spec in planned.layout.tensors.values())
     done = bytes_in(stage_of(target)) if options.resume else 0
@@ -108,14 +114,17 @@ def mcore2hf(
     before = stamps(source_files(planned))
     try:
         with staging(target, resume=options.resume) as stage:
-            write_hf(stage, planned, options, before, progress)
+            written = write_hf(stage, planned, options, before, progress)
+            after = written_report(stage, written, options.care, progress)
+            if after.verdict != "pass":
+                return stopped("mcore2hf", after, _report(planned, target, options))
             if job().leads:
                 require_unchanged(before)
                 publish(stage, target)
     except Narrowed as error:
         finding = Finding(error.id, "error", error.what, "changed", hint=error.mend)
         return _refusal(replace(planned, findings=(*planned.findings, finding)))
-    return _report(planned, target, resumed=options.resume)
+    return _report(planned, target, options).with_further(checked).with_further(after)
 
 
 def find_like(source: Path, like: Source | None, dtype: Dtype = "bfloat16") -> Like:
@@ -404,18 +413,25 @@ def source_files(planned: McorePlan) -> list[Path]:
 
 def write_hf(
     stage: Path, planned: McorePlan, options: ToHf, before: Stamps, progress: Progress
-) -> None:
-    """Write a complete HF folder into `stage`, config.json last.
+) -> tuple[Written, ...]:
+    """Write a complete HF folder into `stage`, config.json last. Returns its shards.
 
-    The weights are written by all ranks of the job, all else by rank 0. `before` are the stamps of
-    the sources.
+    The weights are written by all ranks of the job, all else by rank 0, which gets the shards.
+    `before` are the stamps of the sources.
     """
     files, reader = hf_files(planned)
-    what = {"no_mtp": options.no_mtp, "fp8_like": str(options.fp8_like)}
+    what = {
+        "no_mtp": options.no_mtp,
+        "fp8_like": str(options.fp8_like),
+        "stats": options.care.stats,
+    }
     try:
         journal = begin(stage, what, before, files)
         advance = progress("writing safetensors", sum(file.size for file in files))
-        written = write_outputs(stage, files, convert, advance, journal)
+        care = options.care
+        written = write_outputs(
+            stage, files, convert, advance, journal, care.threads, stats=care.stats
+        )
     finally:
         reader.close()
     if planned.scheme is not None:
@@ -423,10 +439,11 @@ def write_hf(
         for scales, worst in job().gather(lambda: (tally.scales, tally.worst)):
             tally.add(scales, worst)
     if not job().leads:
-        return
+        return ()
     journal.close()
     write_bytes(stage / DIGESTS, digests_text(written.values()))
     write_sidecars(stage, planned.like, planned.layout)
+    return tuple(written.values())
 
 
 def plan_facts(planned: McorePlan) -> tuple[tuple[str, str], ...]:
@@ -457,11 +474,11 @@ def _refusal(planned: McorePlan) -> Report:
     )
 
 
-def _report(planned: McorePlan, target: Path, *, resumed: bool) -> Report:
+def _report(planned: McorePlan, target: Path, options: ToHf) -> Report:
     tensors = planned.layout.tensors
     size = sum(spec.nbytes for spec in tensors.values())
     scheme, like = planned.scheme, planned.like
-    part = " (in this run)" if resumed else ""
+    part = " (in this run)" if options.resume else ""
     findings = (
         *planned.findings,
         *config_findings(like.config, like.config_changes),

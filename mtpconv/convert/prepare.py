@@ -75,7 +75,7 @@ def prepare(
     Raises ConfigError for an unknown family or a config that lacks what the mapping needs.
     """
     family = family_of(config)
-    config = family.complete(config)
+    key, config = family.mtp_key(config), family.complete(config)
     count = family.count_mtp(config, observed)
     findings = list(runnable(family, mcore)) if side == "config.json" else []
     mtp_layers = 0 if no_mtp else count.expected
@@ -94,15 +94,15 @@ def prepare(
             dropped = mtp_names(family, config, observed)
             rows += [Ignore(name, "--no-mtp") for name in dropped]
             if count.declared:
-                changes[family.mtp.key] = 0
+                changes[key] = 0
             message = (
                 f"--no-mtp: {len(dropped):,} tensors of {count.stored} MTP layers are left out"
             )
             if changes:
-                message += f", and {family.mtp.key} becomes 0 in what comes back"
+                message += f", and {key} becomes 0 in what comes back"
             findings.append(Finding("mtp/dropped", "warning", message))
         else:
-            findings += contradiction(count, family.mtp.key, side)
+            findings += contradiction(count, key, side)
             findings += copies(family.mtp.prefixes(config, count.stored), observed)
     findings += ties(rows, observed)
     return Prepared(

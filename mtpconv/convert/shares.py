@@ -9,12 +9,16 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import TypeVar
 
 from mtpconv.convert.digests import BLOCK
 from mtpconv.convert.execute import OutputFile, Segment, Tensor
 from mtpconv.convert.parts import Part
 from mtpconv.convert.ranges import Computed, Payload, Strip
+from mtpconv.convert.written import Written
 from mtpconv.mappings.spec import ITEM_SIZE
+
+Sized = TypeVar("Sized", OutputFile, Written)
 
 NEAR = 0.02
 """A file's end this close (in shares) to an even cut is taken: few files are written by two."""
@@ -50,14 +54,14 @@ def divide(
     return [list(_shares(outputs, ends, *pair)) for pair in pairwise(cuts)]
 
 
-def whole_files(outputs: Sequence[OutputFile], ranks: int) -> list[list[OutputFile]]:
+def whole_files(files: Sequence[Sized], ranks: int) -> list[list[Sized]]:
     """For each rank the files it takes whole: the largest first, to whom has least."""
     loads = [0] * ranks
-    taken: list[list[OutputFile]] = [[] for _ in range(ranks)]
-    for output in sorted(outputs, key=lambda output: -output.size):
+    taken: list[list[Sized]] = [[] for _ in range(ranks)]
+    for file in sorted(files, key=lambda file: -file.size):
         rank = loads.index(min(loads))
-        loads[rank] += output.size
-        taken[rank].append(output)
+        loads[rank] += file.size
+        taken[rank].append(file)
     return taken
 
 

@@ -1444,6 +1444,31 @@ _ROWS = (
         "Nothing was run.",
         "Drop one of the two options.",
     ),
+    # --- values ---------------------------------------------------------------------------------
+    Row(
+        "values/constant", ("info",),
+        "Every element of a tensor has the same bits (a gamma that was never trained, say).",
+        _NOTHING,
+        "Look at it if the model was trained.",
+    ),
+    Row(
+        "values/inf", ("warning",),
+        "A tensor that was written holds infinities.",
+        "The model gives NaN, at once or for some tokens.",
+        "Look for where training diverged, and go back to a checkpoint before it.",
+    ),
+    Row(
+        "values/nan", ("warning",),
+        "A tensor that was written holds NaN.",
+        "Every token that meets them gives NaN.",
+        "Look for where training diverged, and go back to a checkpoint before it.",
+    ),
+    Row(
+        "values/zero", ("info",),
+        "Every element of a tensor is zero.",
+        "Nothing for a bias; a matrix of zeros was never trained, or lost.",
+        "Compare it with its source: mtpconv diff.",
+    ),
     # --- verify ---------------------------------------------------------------------------------
     Row(
         "verify/corrupt", ("stop",),
@@ -1481,6 +1506,12 @@ _ROWS = (
         "The digests of a checkpoint are of a kind that this mtpconv does not know.",
         "Nothing can be checked against them.",
         "Use the mtpconv that wrote them, or a newer one.",
+    ),
+    Row(
+        "verify/unknown-source", ("info",),
+        "--verify: the source has neither digests of ours nor hub hashes.",
+        "Damage that it took before the conversion cannot be told.",
+        "Nothing to do; what mtpconv writes has digests.",
     ),
     Row(
         "verify/unlisted", ("warning",),

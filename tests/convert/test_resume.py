@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from mtpconv.convert import execute, together
+from mtpconv.convert.care import Care
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
 from mtpconv.convert.mcore2hf import ToHf, mcore2hf
 from mtpconv.convert.prepare import Way
@@ -22,7 +23,9 @@ from mtpconv.errors import FormatError, MtpconvError, OutputError
 from tests.fixtures import hf as fixture
 from tests.fixtures.tamper import flip_byte
 
-RESUME = ToMcore(resume=True)
+ONE = Care(threads=1)
+RESUME = ToMcore(resume=True, care=ONE)
+BACK = ToHf(resume=True, care=ONE)
 
 
 @pytest.fixture
@@ -51,8 +54,6 @@ def stopped_after(monkeypatch: pytest.MonkeyPatch, files: int) -> Iterator[None]
         return right(*args, **more)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(execute, "THREADS", 1)
-        patch.setattr(together.write_outputs, "__defaults__", (1,))
         patch.setattr(execute, "_write_file", write)
         with pytest.raises(KeyboardInterrupt):
             yield
@@ -104,10 +105,8 @@ def test_it_goes_on_to_hf(tmp_path: Path, source: Path, monkeypatch: pytest.Monk
     mcore2hf(tmp_path / "mc", tmp_path / "whole", None, ToHf())
     for done in (1, 1):  # twice: a journal that went on is gone on with
         with stopped_after(monkeypatch, done):
-            mcore2hf(tmp_path / "mc", tmp_path / "back", None, ToHf(resume=True))
-    left = written_by(
-        monkeypatch, lambda: mcore2hf(tmp_path / "mc", tmp_path / "back", None, ToHf(resume=True))
-    )
+            mcore2hf(tmp_path / "mc", tmp_path / "back", None, BACK)
+    left = written_by(monkeypatch, lambda: mcore2hf(tmp_path / "mc", tmp_path / "back", None, BACK))
     assert len(left) == 2
     assert files_of(tmp_path / "back") == files_of(tmp_path / "whole")
 
@@ -116,7 +115,7 @@ def test_without_it_an_interrupted_run_leaves_nothing(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with stopped_after(monkeypatch, 1):
-        hf2mcore(source, tmp_path / "mc", ToMcore())
+        hf2mcore(source, tmp_path / "mc", ToMcore(care=ONE))
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mtpconv.convert import shares
+from mtpconv.convert.care import Care
 from mtpconv.convert.diff.run import Diff, diff
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
 from mtpconv.convert.mcore2hf import ToHf, mcore2hf
@@ -50,6 +51,28 @@ def test_any_number_of_ranks_writes_the_same_bytes(tmp_path: Path, source: Path,
     together(size, lambda: mcore2hf(tmp_path / "one", tmp_path / "back", None, ToHf()))
     assert files_of(tmp_path / "back") == files_of(tmp_path / "back-one")
     assert {path.name for path in tmp_path.iterdir()} == {"hf", "one", "many", "back-one", "back"}
+
+
+def test_ranks_read_back_and_count_what_one_does(tmp_path: Path, source: Path) -> None:
+    options = ToMcore(care=Care(verify=True, stats=True))
+    alone = hf2mcore(source, tmp_path / "one", options)
+    report, *_ = together(3, lambda: hf2mcore(source, tmp_path / "many", options))
+    assert isinstance(report, Report)
+    facts = {name: text for name, text in report.facts if name != "to"}
+    assert facts == {name: text for name, text in alone.facts if name != "to"}
+    assert {"read back", "values"} <= facts.keys()
+    assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
+
+
+def test_damage_of_the_source_stops_every_rank(tmp_path: Path, source: Path) -> None:
+    hf2mcore(source, tmp_path / "mc", ToMcore())
+    flip_byte(tmp_path / "mc/release/__0_1.distcp", 5000)
+    options = ToHf(care=Care(verify=True))
+    report, *_ = together(3, lambda: mcore2hf(tmp_path / "mc", tmp_path / "out", None, options))
+    assert isinstance(report, Report)
+    assert report.verdict == "fail"
+    assert any(finding.id.startswith("verify/") for finding in report.findings)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_round_trip_and_its_findings_are_those_of_one(tmp_path: Path, source: Path) -> None:
