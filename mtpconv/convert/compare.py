@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,24 @@ class Comparison:
                 max_abs=apart.max_abs,
             )
         )
+
+    def told(self) -> dict[str, Any]:
+        """What one rank found, in JSON values, for `hear` on another."""
+        return {
+            "came_back": {name: [spec.shape, spec.dtype] for name, spec in self.came_back.items()},
+            "digests": {name: found.hex() for name, found in self.digests.items()},
+            "findings": [asdict(finding) for finding in self.findings],
+            "compared": [self.compared, self.compared_bytes],
+        }
+
+    def hear(self, told: Mapping[str, Any]) -> None:
+        """Take in what another rank found in its shards."""
+        for name, (shape, dtype) in told["came_back"].items():
+            self.came_back[name] = TensorSpec(tuple(shape), dtype)
+        self.digests |= {name: bytes.fromhex(found) for name, found in told["digests"].items()}
+        self.findings += [Finding(**finding) for finding in told["findings"]]
+        self.compared += told["compared"][0]
+        self.compared_bytes += told["compared"][1]
 
     def finish(self) -> list[Finding]:
         """All findings, those of names and shapes included."""
