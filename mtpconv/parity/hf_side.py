@@ -16,7 +16,7 @@ from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.errors import FormatError
 from mtpconv.mappings.registry import Family
 from mtpconv.parity.same_model import same_model
-from mtpconv.parity.stream import Fill, Record, still_empty, streamed, to_meta
+from mtpconv.parity.stream import Fill, still_empty, to_meta
 from mtpconv.parity.tensors import hf_tensor
 
 Config = dict[str, Any]
@@ -68,7 +68,8 @@ def build_shell(config: Config, device: str, dtype: torch.dtype) -> Any:
                 described, dtype=dtype, attn_implementation="eager", trust_remote_code=False
             )
     except (KeyError, ValueError) as error:
-        what = f"transformers has no causal LM for model_type {model_type!r} ({error})"
+        reason = str(error).partition("\n")[0]  # the rest lists every model there is
+        what = f"transformers has no causal LM for model_type {model_type!r} ({reason})"
         raise FormatError("parity/unsupported", what, "a newer transformers may") from error
     shell.eval().requires_grad_(False)
     shell.read_release = partial(same.tensors, config)
@@ -160,20 +161,6 @@ def parts_of(shell: Any) -> dict[str, nn.Module]:
 def norm_name(decoder: Any) -> str:
     """What a decoder calls its final norm."""
     return "norm_f" if hasattr(decoder, "norm_f") else "norm"
-
-
-@contextmanager
-def streaming(
-    shell: Any,
-    parts: dict[str, nn.Module],
-    hf: HfCheckpoint,
-    record: Record,
-    device: str,
-    dtype: torch.dtype,
-) -> Iterator[None]:
-    """Within, the shell's `parts` take their weights from the folder while they run."""
-    with streamed(parts, filler(shell, hf, device, dtype), record):
-        yield
 
 
 def filler(shell: Any, hf: HfCheckpoint, device: str, dtype: torch.dtype) -> Fill:
