@@ -124,7 +124,7 @@ def show_html(shown: Shown) -> str:
         "padding:1rem;color:#777}mark{background:#b7f0c0;color:#000}th{text-align:left;"
         "padding-right:1rem}</style>"
         f"<h1>{title}</h1><table>{rows}</table>{body}"
-        "<p><mark>Marked</mark> text is trained, the rest is given.</p></html>\n"
+        "<p><mark>Marked</mark> text is trained, the rest is given.</p></html>"
     )
 
 

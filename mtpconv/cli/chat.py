@@ -19,7 +19,9 @@ from mtpconv.cli.common import (
     Reports,
     Strict,
     could_not_check,
+    report_files,
     run,
+    write_texts,
 )
 
 if TYPE_CHECKING:
@@ -181,9 +183,9 @@ def show(
         from mtpconv.chat.show import show as look
         from mtpconv.chat.show import show_html, show_text
 
+        files = report_files(None, page)
         shown = look(ckpt, _options(engine, kwargs, now, data), row, on_mismatch.value)
-        if page is not None:
-            page.write_text(show_html(shown), encoding="utf-8")
+        write_texts(files, lambda _: show_html(shown))
         print(show_text(shown, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     except Exception as error:
         could_not_check("chat show", error, Format.text, debug=debug)
