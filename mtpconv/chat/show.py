@@ -61,7 +61,9 @@ def show(folder: Path, options: ChatOptions, row: int | None, on_mismatch: OnMis
         lines = [f"{source} ({_lines(text)})" for source, text in known.values()]
         templates.append((NAMES[engine], ", ".join(lines) or "none"))
     variables = {**files.special_tokens, **options.kwargs}
-    title = f"row {talk.number} of {options.data.name}" if options.data else "a built-in conversation"
+    title = (
+        f"row {talk.number} of {options.data.name}" if options.data else "a built-in conversation"
+    )
     with Renderer(found[1], variables, options.now) as renderer:
         ends = ends_of(read_tokens(files), renderer)
         try:
