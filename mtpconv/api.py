@@ -27,6 +27,7 @@ __all__ = [
     "plan",
     "render",
     "roundtrip",
+    "verify",
 ]
 
 
@@ -78,6 +79,13 @@ def diff(a: str | Path, b: str | Path, *, headers_only: bool = False) -> Report:
     from mtpconv.convert.source import parse_source
 
     return run(parse_source(str(a)), parse_source(str(b)), Diff(headers_only))
+
+
+def verify(folder: str | Path) -> Report:
+    """Whether a folder's bytes are still those of its digests, or of the hub's hashes."""
+    from mtpconv.convert.verify.run import verify as run
+
+    return run(Path(folder))
 
 
 def render(report: Report, kind: str, *, strict: bool = False) -> str:

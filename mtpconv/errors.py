@@ -1,5 +1,10 @@
 """The errors a user of the package can meet. All of them mean "could not check" (exit code 2)."""
 
+import reprlib
+
+LONGEST = 2000
+"""Characters of a message: what it quotes may come from a hostile file."""
+
 
 class MtpconvError(Exception):
     """Something stops the work before a verdict is possible.
@@ -8,6 +13,7 @@ class MtpconvError(Exception):
     """
 
     def __init__(self, id: str, what: str, mend: str = "") -> None:
+        what = what if len(what) <= LONGEST else f"{what[: LONGEST // 2]} … {what[-LONGEST // 2 :]}"
         super().__init__(what)
         self.id = id
         self.what = what
@@ -36,3 +42,12 @@ class OutputError(MtpconvError):
 
 class Narrowed(MtpconvError):
     """A value would not survive the dtype it must be written in (this one is a FAIL, exit 1)."""
+
+
+def brief(value: object) -> str:
+    """`repr` of a value out of a file, cut short: a few pickled bytes can stand for terabytes."""
+    return _BRIEF.repr(value)
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxlong = _BRIEF.maxother = 80

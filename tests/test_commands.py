@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from mtpconv.cli import app
 from mtpconv.convert.explain import explain_tensor
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
+from mtpconv.convert.prepare import Way
 from mtpconv.demo.run import CHECKPOINT, demo, lose_mtp
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.registry import FAMILIES
@@ -45,7 +46,7 @@ def test_plan_of_a_healthy_and_of_a_broken_checkpoint(tmp_path: Path) -> None:
     ],
 )
 def test_explain_takes_either_sides_name(name: str) -> None:
-    found = explain_tensor(CHECKPOINT, name, (0, 16))
+    found = explain_tensor(CHECKPOINT, name, Way(target_mcore=(0, 16)))
     assert list(found.mcore) == ["decoder.layers.1.self_attention.linear_qkv.weight"]
     assert [n.rpartition("attn.")[2] for n in found.hf] == [
         "q_proj.weight",
@@ -58,11 +59,11 @@ def test_explain_takes_either_sides_name(name: str) -> None:
 
 def test_explain_names_the_key_on_disk_and_the_nearest_name() -> None:
     key = "mtp.layers.0.transformer_layer.mlp.experts.experts.linear_fc2.weight"
-    found = explain_tensor(CHECKPOINT, key, None)
+    found = explain_tensor(CHECKPOINT, key, Way())
     assert found.others == 7
     assert list(found.keys.values()) == [f"{key}[0]"]
     with pytest.raises(ConfigError) as caught:
-        explain_tensor(CHECKPOINT, "lm_head.wight", None)
+        explain_tensor(CHECKPOINT, "lm_head.wight", Way())
     assert "lm_head.weight" in caught.value.mend
 
 

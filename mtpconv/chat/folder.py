@@ -1,12 +1,12 @@
 """The files of a checkpoint that decide what is tokenized, from either format."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mtpconv.errors import FormatError, UnsafeError
-from mtpconv.inventory.sidecars import is_inside
+from mtpconv.errors import FormatError
+from mtpconv.inventory.files import read_small, require_inside
+from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
 
 SIDECARS = "hf_sidecar"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -14,6 +14,9 @@ TEMPLATE_FILE = "chat_template.jinja"
 VARIANTS = "additional_chat_templates"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER = "tokenizer.json"
+LARGEST_TEMPLATE = 4 << 20
+"""Bytes; the longest published one has 20,000."""
+LARGEST_TRACKER = 100
 
 STAND_INS = {"bos_token": "<bos>", "eos_token": "<eos>"}
 """What a template sees that lies alone, without its tokenizer."""
@@ -77,8 +80,8 @@ def open_chat(path: Path) -> ChatFiles:
         generation_config=_object(root, "generation_config.json"),
         config=_object(root, "config.json"),
         tokenizer_json=_object(root, TOKENIZER) or None,
-        file_template=_text(_inside(root / TEMPLATE_FILE, root)),
-        variants={each.stem: _text(_inside(each, root)) or "" for each in variants},
+        file_template=_text(require_inside(root / TEMPLATE_FILE, root)),
+        variants={each.stem: _text(require_inside(each, root)) or "" for each in variants},
         config_templates=_config_templates(configured.get("chat_template"), root),
     )
 
@@ -100,29 +103,21 @@ def sidecar_root(path: Path) -> Path:
 def _iteration(path: Path) -> Path:
     """The iteration a Megatron tracker file points to; `path` itself where there is no such."""
     try:
-        word = (path / TRACKER).read_text().strip()
-    except (OSError, ValueError):
+        word = read_small(path / TRACKER, LARGEST_TRACKER).decode().strip()
+    except (FileNotFoundError, FormatError, ValueError):
         return path
-    if word.isdigit():
+    if word.isdecimal() and word.isascii():
         return path / f"iter_{int(word):07d}"
     return path / "release" if word == "release" else path
 
 
-def _inside(path: Path, root: Path) -> Path:
-    if not is_inside(path, root):
-        raise UnsafeError(
-            "sec/path", f"{path}: a link out of the checkpoint", "copy the file itself"
-        )
-    return path
-
-
 def _object(root: Path, name: str) -> dict[str, Any]:
-    path = _inside(root / name, root)
-    if not path.is_file():
-        return {}
+    path = require_inside(root / name, root)
     try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        value = parse_json(read_small(path, MOST_BYTES), finite=False)
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
         raise FormatError(
             "chat/corrupt", f"{path}: not JSON ({error})", "fetch it again"
         ) from error
@@ -133,14 +128,15 @@ def _object(root: Path, name: str) -> dict[str, Any]:
 
 def _text(path: Path) -> str | None:
     """A template as transformers reads it: UTF-8, any line end is a newline, a BOM stays."""
-    if not path.is_file():
-        return None
     try:
-        return path.read_text(encoding="utf-8")
+        text = read_small(path, LARGEST_TEMPLATE).decode("utf-8")
+    except FileNotFoundError:
+        return None
     except UnicodeDecodeError as error:
         raise FormatError(
             "chat/corrupt", f"{path}: not UTF-8 ({error})", "save it again"
         ) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _config_templates(value: Any, root: Path) -> dict[str, str]:

@@ -122,8 +122,8 @@ def load_tokenizer(files: ChatFiles, engine: str = "hf") -> "Tokenizer":
     try:
         from tokenizers import AddedToken, Tokenizer
     except ImportError:
-        mend = "pip install 'mtpconv[chat]'"
-        raise MtpconvError("chat/no-tokenizers", "this needs tokenizers", mend) from None
+        what = f"reading {TOKENIZER} needs the package tokenizers"
+        raise MtpconvError("chat/no-tokenizers", what, "pip install 'mtpconv[chat]'") from None
     path = files.root / TOKENIZER
     if files.tokenizer_json is None:
         what = f"{files.root}: no {TOKENIZER}"

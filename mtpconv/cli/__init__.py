@@ -11,6 +11,7 @@ from mtpconv.cli import (  # noqa: F401  (importing them adds their commands)
     look,
     parity,
     repair,
+    verify,
 )
 from mtpconv.cli.app import app
 
@@ -27,6 +28,8 @@ def main() -> None:
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        what = f"{type(error).__name__}: {error}"
+        from mtpconv.inventory.visible import visible
+
+        what = visible(f"{type(error).__name__}: {error}"[:2000])
         print(f"ERROR  {what} [internal/exception]; --debug shows where", file=sys.stderr)
         sys.exit(2)

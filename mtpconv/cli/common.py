@@ -128,6 +128,16 @@ McoreModel = Annotated[
         "--mcore-model", help="megatron-core class to write for: GPTModel, or HybridModel (0.19)."
     ),
 ]
+Threads = Annotated[
+    int, typer.Option("--threads", min=1, max=256, help="Files worked on at a time.")
+]
+Verify = Annotated[
+    bool,
+    typer.Option("--verify", help="Hold SRC against its digests, and read back what was written."),
+]
+Stats = Annotated[
+    bool, typer.Option("--stats", help="Count NaN, infinite, all-zero and constant tensors.")
+]
 SourceRef = Annotated[str, typer.Argument(metavar="SRC", show_default=False)]
 """A folder, or a repository on the hub; commands that only need headers take either."""
 SourceDir = Annotated[Path, typer.Argument(metavar="SRC", show_default=False)]

@@ -87,14 +87,17 @@ def explain(
     src: SourceRef,
     tensor: Annotated[str, typer.Argument(metavar="TENSOR", show_default=False)],
     target_mcore: TargetMcore = Target.auto,
+    mcore_model: McoreModel = Model.gpt,
     output: PlainOutput = Plain.text,
     debug: Debug = False,
 ) -> None:
     """The rule that carries one tensor of SRC, named as either side names it."""
     try:
         from mtpconv.convert.explain import explain_json, explain_tensor, explain_text
+        from mtpconv.convert.prepare import Way
 
-        found = explain_tensor(source_of(src), tensor, target_mcore.release)
+        way = Way(target_mcore=target_mcore.release, hybrid=mcore_model is Model.hybrid)
+        found = explain_tensor(source_of(src), tensor, way)
         print(explain_json(found) if output is Plain.json else explain_text(found))
     except Exception as error:
         could_not_check("explain", error, output, debug=debug)

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from mtpconv.convert import picklebytes as pb
-from mtpconv.convert.inert import TORCH_DTYPES, Inert, loads
-from mtpconv.errors import FormatError, UnsafeError
-from mtpconv.mappings.spec import Shape, TensorSpec
+from mtpconv.convert.inert import TORCH_DTYPES, Inert
+from mtpconv.convert.opcodes import loads
+from mtpconv.errors import FormatError, UnsafeError, brief
+from mtpconv.inventory.files import read_small, require_inside, require_name
+from mtpconv.mappings.spec import LARGEST, MOST_TENSORS, Shape, TensorSpec, checked_spec
 
 METADATA = ".metadata"
+LARGEST_METADATA = 256 << 20
+"""Bytes; a chunk takes about 200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,9 @@ def read_metadata(folder: Path) -> Metadata:
     Raises FormatError where it is missing or malformed, UnsafeError where it names a class that has
     no business there or a file outside the folder.
     """
-    path = folder / METADATA
+    path = require_inside(folder / METADATA, folder)
     try:
-        data = path.read_bytes()
+        data = read_small(path, LARGEST_METADATA)
     except FileNotFoundError:
         raise FormatError(
             "dist/incomplete",
@@ -62,14 +66,17 @@ def read_metadata(folder: Path) -> Metadata:
     root = loads(data, str(path))
     try:
         return _metadata(root, str(path))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        message = f"{path}: not the metadata of a torch_dist checkpoint ({error!r})"
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        message = f"{path}: not the metadata of a torch_dist checkpoint ({brief(error)})"
         raise FormatError("file/corrupt", message) from error
 
 
 def _metadata(root: Any, where: str) -> Metadata:
     if not isinstance(root, Inert):
         raise ValueError("not a Metadata object")
+    if len(root.state["state_dict_metadata"]) > MOST_TENSORS:
+        what = f"{where}: more than {MOST_TENSORS:,} tensors, which no checkpoint has"
+        raise FormatError("file/too-many", what, "check where it came from")
     stored_chunks: dict[tuple[str, Shape], Stored] = {}
     stored_objects: dict[str, Stored] = {}
     for index, info in root.state["storage_data"].items():
@@ -78,27 +85,38 @@ def _metadata(root: Any, where: str) -> Metadata:
         if offset is None:
             stored_objects[index.state["fqn"]] = stored
         else:
-            stored_chunks[index.state["fqn"], tuple(offset)] = stored
+            stored_chunks[index.state["fqn"], _shape(offset)] = stored
     tensors: dict[str, TensorSpec] = {}
     chunks: dict[str, tuple[Chunk, ...]] = {}
     objects: dict[str, Stored] = {}
     for name, entry in root.state["state_dict_metadata"].items():
+        require_name(name, where)
         if "chunks" not in (entry.state or {}):
             objects[name] = stored_objects[name]
             continue
-        shape = tuple(entry.state["size"])
-        dtype = _dtype(entry.state["properties"])
-        tensors[name] = TensorSpec(shape, dtype)
+        spec = checked_spec(entry.state["size"], _dtype(entry.state["properties"]))
+        tensors[name] = spec
         boxes = [
-            (tuple(c.state["offsets"]), tuple(c.state["sizes"])) for c in entry.state["chunks"]
+            (_shape(c.state["offsets"]), _shape(c.state["sizes"])) for c in entry.state["chunks"]
         ]
         found = []
         for offsets, sizes in boxes:
+            ends = zip(offsets, sizes, spec.shape, strict=True)
+            if any(first + size > length for first, size, length in ends):
+                what = f"{where}: a chunk of {name} lies outside its shape {brief(spec.shape)}"
+                raise FormatError("file/corrupt", what, "copy the file again")
             if (name, offsets) not in stored_chunks:
                 raise FormatError("dist/incomplete", f"{where}: a chunk of {name} is not stored")
             found.append(Chunk(offsets, sizes, stored_chunks[name, offsets]))
         chunks[name] = tuple(found)
     return Metadata(tensors, chunks, objects)
+
+
+def _shape(value: Any) -> Shape:
+    """Offsets or sizes of a chunk; against the tensor's shape they are checked with it."""
+    if not isinstance(value, list | tuple) or not all(type(n) is int and n >= 0 for n in value):
+        raise ValueError(f"{brief(value)} is no place in a tensor")
+    return tuple(value)
 
 
 def _stored(info: Any, where: str) -> Stored:
@@ -107,9 +125,11 @@ def _stored(info: Any, where: str) -> Stored:
     if state.get("transform_descriptors"):
         raise FormatError("dist/transformed", f"{where}: items are transformed (compressed?)")
     if not isinstance(file, str) or "/" in file or "\\" in file or file in ("", ".", ".."):
-        raise UnsafeError("sec/path", f"{where}: an item lies in {file!r}, outside the folder")
-    if not isinstance(offset, int) or not isinstance(length, int) or min(offset, length) < 0:
-        raise ValueError(f"offset {offset!r}, length {length!r}")
+        what = f"{where}: an item lies in {brief(file)}, outside the folder"
+        raise UnsafeError("sec/path", what, "do not load this checkpoint; ask whoever made it")
+    if not all(type(n) is int and 0 <= n <= LARGEST for n in (offset, length)):
+        raise ValueError(f"offset {brief(offset)}, length {brief(length)}")
+    require_name(file, where)
     return Stored(file, offset, length)
 
 
@@ -117,7 +137,7 @@ def _dtype(properties: Any) -> str:
     state = properties.state
     dtype = state[0] if isinstance(state, tuple) else state["dtype"]
     if not isinstance(dtype, str):
-        raise ValueError(f"dtype {dtype!r}")
+        raise ValueError(f"dtype {brief(dtype)}")
     return dtype
 
 

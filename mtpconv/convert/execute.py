@@ -6,7 +6,6 @@ container wants that checksummed while it is hot, then written past the page cac
 """
 
 import threading
-import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -15,10 +14,13 @@ from pathlib import Path
 from mtpconv.convert.blocks import BLOCK, Convert, part_blocks
 from mtpconv.convert.digests import Digest
 from mtpconv.convert.disk_error import output_error
+from mtpconv.convert.hot import Hot
 from mtpconv.convert.parts import Part
 from mtpconv.convert.ranges import Payload, Strip
+from mtpconv.convert.residency import Residency
 from mtpconv.convert.sources import Sources
 from mtpconv.convert.writer import Stopped, Writer
+from mtpconv.convert.written import Range, Written
 from mtpconv.errors import MtpconvError
 
 THREADS = 2
@@ -33,6 +35,7 @@ class Tensor:
     """
 
     name: str
+    dtype: str
     parts: Iterable[Part]
     tail: Callable[[int], bytes] | None = None
 
@@ -49,19 +52,6 @@ class OutputFile:
     segments: Callable[[], Iterable[Segment]]
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A file that is on the disk: its size and the digests (see `digests`) of its bytes.
-
-    `tensors` has each stored tensor's by name; `frame` is that of all other bytes, in order.
-    """
-
-    name: str
-    size: int
-    tensors: dict[str, str]
-    frame: str
-
-
 def write_files(
     folder: Path,
     outputs: list[OutputFile],
@@ -69,22 +59,25 @@ def write_files(
     progress: Callable[[int], None] = lambda done: None,
     *,
     threads: int = THREADS,
+    stats: bool = False,
     done: Callable[[Written], None] = lambda written: None,
 ) -> dict[str, Written]:
     """Write every output into `folder` (which must exist); the result is in the order of `outputs`.
 
-    `progress` is told of bytes written. `done` is told of each file once it is flushed to the
-    disk, by the thread that wrote it. Raises OutputError for a disk that is full or refuses,
-    FormatError for a source that is cut short. After an error nothing more is written; what there
-    is stays in `folder`.
+    `progress` is told of bytes written; with `stats` odd values are counted too. `done` is told of
+    each file once it is flushed to the disk, by the thread that wrote it. The page cache is left as
+    it was found. Raises OutputError for a disk that is full or refuses, FormatError for a source
+    that is cut short. After an error nothing more is written; what there is stays in `folder`.
     """
     stop = threading.Event()
     found: dict[str, Written] = {}
+    residency = Residency()
 
     def one(output: OutputFile) -> None:
         if stop.is_set():
             return
-        written = _write_file(folder / output.name, output, convert, progress, stop)
+        path = folder / output.name
+        written = _write_file(path, output, convert, progress, stop, residency, stats=stats)
         if written is not None:
             done(written)
             found[output.name] = written
@@ -111,18 +104,24 @@ def _write_file(
     convert: Convert,
     progress: Callable[[int], None],
     stop: threading.Event,
+    residency: Residency,
+    *,
+    stats: bool,
 ) -> Written | None:
-    tensors: dict[str, str] = {}
+    tensors: dict[str, Range] = {}
     frame = Digest()
     try:
-        with Sources() as sources, Writer(path, output.size, progress, stop) as writer:
+        with Sources(residency) as sources, Writer(path, output.size, progress, stop) as writer:
             for segment in output.segments():
                 if isinstance(segment, bytes):
                     frame.update(segment)
                     writer.write(segment)
                     continue
-                digest, tail = _write_tensor(writer, segment, sources, convert)
-                tensors[segment.name] = digest
+                start = writer.at
+                stats_of = segment.dtype if stats else ""
+                hot, tail = _write_tensor(writer, segment, sources, convert, stats_of)
+                nbytes = writer.at - start
+                tensors[segment.name] = Range(start, nbytes, hot.digest.hex(), hot.odd)
                 frame.update(tail)
                 writer.write(tail)
     except Stopped:
@@ -139,32 +138,17 @@ def _write_file(
     return Written(output.name, output.size, tensors, frame.hex())
 
 
-class _Hot:
-    """What is worked out of a payload while its bytes are in the processor's cache."""
-
-    def __init__(self, *, crc: bool) -> None:
-        self.digest = Digest()
-        self.crc = 0
-        self._with_crc = crc
-
-    def take(self, block: memoryview) -> None:
-        """The next bytes of the payload."""
-        self.digest.update(block)
-        if self._with_crc:
-            self.crc = zlib.crc32(block, self.crc)
-
-
 def _write_tensor(
-    writer: Writer, tensor: Tensor, sources: Sources, convert: Convert
-) -> tuple[str, bytes]:
-    """Write a tensor's payload; its digest, and the bytes to be written behind it."""
-    hot = _Hot(crc=tensor.tail is not None)
+    writer: Writer, tensor: Tensor, sources: Sources, convert: Convert, stats_of: str = ""
+) -> tuple[Hot, bytes]:
+    """Write a tensor's payload; what was worked out of it, and the bytes to follow it."""
+    hot = Hot(crc=tensor.tail is not None, stats_of=stats_of)
     for part in tensor.parts:
         _write_part(writer, part, sources, convert, hot)
-    return hot.digest.hex(), b"" if tensor.tail is None else tensor.tail(hot.crc)
+    return hot, b"" if tensor.tail is None else tensor.tail(hot.crc)
 
 
-def _write_part(writer: Writer, part: Part, sources: Sources, convert: Convert, hot: _Hot) -> None:
+def _write_part(writer: Writer, part: Part, sources: Sources, convert: Convert, hot: Hot) -> None:
     if isinstance(part, Payload) and part.cast is None and part.contiguous:
         for strip in part.strips:
             _copy_range(writer, strip, sources, hot)
@@ -174,7 +158,7 @@ def _write_part(writer: Writer, part: Part, sources: Sources, convert: Convert, 
         writer.write(block)
 
 
-def _copy_range(writer: Writer, strip: Strip, sources: Sources, hot: _Hot) -> None:
+def _copy_range(writer: Writer, strip: Strip, sources: Sources, hot: Hot) -> None:
     """Bytes that only move are read right into the writer's buffer."""
     done = 0
     while done < strip.run:

@@ -6,16 +6,15 @@ data_offsets`, plus `__metadata__`), then the payloads without gaps.
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mtpconv.errors import FormatError
-from mtpconv.mappings.spec import ITEM_SIZE, TensorSpec
-
-LARGEST_HEADER = 100_000_000
-"""The safetensors library refuses longer ones."""
+from mtpconv.errors import FormatError, brief
+from mtpconv.inventory.files import open_regular, require_name
+from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
+from mtpconv.mappings.spec import LARGEST, MOST_TENSORS, TensorSpec, checked_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +28,12 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Parse and check the header of `path`. Raises FormatError (`file/corrupt`) on any damage."""
-    with path.open("rb") as file:
+    """Parse and check the header of `path`.
+
+    Raises FormatError (`file/corrupt`) on any damage, UnsafeError (`sec/name`) for a name that no
+    tensor may have, and what `open_regular` raises.
+    """
+    with open_regular(path) as file:
 
         def read(offset: int, size: int) -> bytes:
             file.seek(offset)
@@ -42,14 +45,14 @@ def read_header(path: Path) -> Header:
 def header_from(read: Callable[[int, int], bytes], total: int, where: Path | str) -> Header:
     """Parse the header of a file of `total` bytes; `read(offset, size)` gives any part of it."""
     length = int.from_bytes(read(0, min(8, total)), "little")
-    if total < 8 or length > min(total - 8, LARGEST_HEADER):
+    if total < 8 or length > min(total - 8, MOST_BYTES):
         raise _corrupt(where, f"its header would be {length} bytes, the file is {total}")
     text = read(8, length)
     try:
-        entries = json.loads(text, object_pairs_hook=_no_duplicates)
+        entries = parse_json(text)
         metadata = entries.pop("__metadata__", None)
-        return _header(entries, metadata, 8 + length, total)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return _header(entries, metadata, 8 + length, total, where)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _corrupt(where, str(error) or repr(error)) from error
 
 
@@ -58,27 +61,36 @@ def _corrupt(where: Path | str, why: str) -> FormatError:
     return FormatError("file/corrupt", f"{where}: truncated or damaged: {why}", mend)
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name occurs twice in the header")
+def require_countable(headers: Iterable[Header], where: Path | str) -> list[Header]:
+    """All headers of a checkpoint. Raises FormatError (`file/too-many`) past a million tensors."""
+    found: list[Header] = []
+    count = 0
+    for header in headers:
+        count += len(header.tensors)
+        if count > MOST_TENSORS:
+            what = f"{where}: more than {MOST_TENSORS:,} tensors, which no checkpoint has"
+            raise FormatError("file/too-many", what, "check where it came from")
+        found.append(header)
     return found
 
 
-def _header(entries: dict[str, Any], metadata: Any, start: int, total: int) -> Header:
-    if metadata is not None and not isinstance(metadata, dict):
-        raise ValueError("__metadata__ is not an object")
+def _header(
+    entries: dict[str, Any], metadata: Any, start: int, total: int, where: Path | str
+) -> Header:
+    if metadata is not None and not is_metadata(metadata):
+        raise ValueError("__metadata__ is not an object of texts")
     tensors: dict[str, TensorSpec] = {}
     offsets: dict[str, int] = {}
     ends: list[tuple[int, int, str]] = []
     for name, entry in entries.items():
-        dtype, shape = entry["dtype"], entry["shape"]
-        begin, end = entry["data_offsets"]
-        if dtype not in ITEM_SIZE:
-            raise ValueError(f"{name} has unknown dtype {dtype!r}")
-        if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-            raise ValueError(f"{name} has shape {shape}, offsets {begin}, {end}")
-        spec = TensorSpec(tuple(shape), dtype)
+        require_name(name, where)
+        try:
+            spec = checked_spec(entry["shape"], entry["dtype"])
+            begin, end = entry["data_offsets"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{name}: {error}") from error
+        if not all(type(n) is int and 0 <= n <= LARGEST for n in (begin, end)):
+            raise ValueError(f"{name} has offsets {brief([begin, end])}")
         if end - begin != spec.nbytes:
             raise ValueError(f"{name} takes {spec.nbytes} bytes, its offsets span {end - begin}")
         tensors[name] = spec
@@ -92,6 +104,11 @@ def _header(entries: dict[str, Any], metadata: Any, start: int, total: int) -> H
     if start + at != total:
         raise ValueError(f"payloads end at byte {start + at}, the file has {total}")
     return Header(metadata, tensors, offsets, total)
+
+
+def is_metadata(value: object) -> bool:
+    """Whether a value is a header's `__metadata__`: texts by texts, as every library wants it."""
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def header_bytes(

@@ -1,23 +1,31 @@
 """A HuggingFace checkpoint folder: config, index, shard headers and sidecar files."""
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from pathlib import Path, PurePosixPath
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from mtpconv.convert.headers import Header, read_header
+from mtpconv.convert.headers import Header, read_header, require_countable
 from mtpconv.convert.source import SCHEME, HubRef, Source, local_folder, parse_source
 from mtpconv.convert.virtual import Location, Virtual
-from mtpconv.errors import ConfigError, FormatError, UnsafeError
+from mtpconv.errors import ConfigError, FormatError, UnsafeError, brief
+from mtpconv.inventory.files import (
+    is_inside,
+    is_plain_name,
+    read_small,
+    require_inside,
+    require_name,
+)
 from mtpconv.inventory.findings import Finding
-from mtpconv.inventory.sidecars import is_inside
+from mtpconv.inventory.strict_json import MOST_BYTES, MOST_CONFIG_BYTES, parse_json
 from mtpconv.mappings.quant import Quantised
 from mtpconv.mappings.spec import TensorSpec
 
 INDEX = "model.safetensors.index.json"
+DIGESTS = "mtpconv.digests.json"
+"""What we write beside the shards (`digest_file`): of this folder's bytes, so it never travels."""
 CONFIG = "config.json"
 
 
@@ -99,14 +107,19 @@ def is_hf(folder: Path) -> bool:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's config.json. Raises ConfigError if it is missing or no JSON object."""
-    path = folder / CONFIG
+    """The folder's config.json.
+
+    Raises ConfigError if it is missing or no JSON object, and what `read_small` and
+    `require_inside` raise.
+    """
+    path = require_inside(folder / CONFIG, folder)
     try:
-        config = json.loads(path.read_bytes())
+        # transformers writes Infinity into some (Mamba's time_step_limit).
+        config = parse_json(read_small(path, MOST_CONFIG_BYTES), finite=False)
     except FileNotFoundError:
         mend = "a HuggingFace checkpoint folder has one; check the path"
         raise ConfigError("config/missing", f"{folder}: no config.json", mend) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError("config/corrupt", f"{path}: not JSON ({error})") from error
     if not isinstance(config, dict):
         raise ConfigError("config/corrupt", f"{path}: not a JSON object")
@@ -127,9 +140,17 @@ def open_hf(source: Source) -> HfCheckpoint:
         source,
         str(source),
         sorted(path.name for path in source.glob("*.safetensors")),
-        lambda file: (source / file).is_file(),
-        lambda files: {file: read_header(source / file) for file in files},
+        lambda file: (source / file).exists(),
+        lambda files: local_headers(source, files),
     )
+
+
+def local_headers(folder: Path, files: list[str]) -> dict[str, Header]:
+    """The headers of a folder's shards. Raises what `read_header` and `require_inside` raise."""
+    headers = (
+        read_header(require_inside(folder / require_name(file, folder), folder)) for file in files
+    )
+    return dict(zip(files, require_countable(headers, folder), strict=True))
 
 
 def checkpoint_of(
@@ -155,7 +176,7 @@ def checkpoint_of(
             if not exists(file):
                 what = f"{where}/{INDEX} names {file}, which is not there"
                 raise FormatError("index/missing-shard", what, "fetch the shard again")
-        findings += [_stray(file) for file in present if file not in files]
+        findings += [_stray(where, file) for file in present if file not in files]
     headers = headers_of(files)
     findings += _check_names(where, headers, index, weight_map)
     for file, header in headers.items():
@@ -180,28 +201,24 @@ def require_folder(folder: Path) -> None:
 
 def _read_index(folder: Path) -> tuple[dict[str, Any] | None, dict[str, str] | None]:
     path = folder / INDEX
-    if not path.is_file():
-        return None, None
     try:
-        index = json.loads(path.read_bytes())
+        index = parse_json(read_small(require_inside(path, folder), MOST_BYTES))
         weight_map = index["weight_map"]
         metadata = index.get("metadata") or {}
         if not isinstance(weight_map, dict) or not isinstance(metadata, dict) or not weight_map:
             raise ValueError("weight_map and metadata must be objects")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except FileNotFoundError:
+        return None, None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{path}: not a safetensors index ({error})"
         raise FormatError("index/corrupt", message, "fetch it again") from error
     for file in weight_map.values():
         if not isinstance(file, str) or not is_plain_name(file):
-            raise UnsafeError("sec/path", f"{path}: names the shard {file!r}, outside the folder")
+            what = f"{path}: names the shard {brief(file)}, outside the folder"
+            raise UnsafeError("sec/path", what, "do not use this index: mtpconv reindex")
+    for name in (*weight_map, *set(weight_map.values())):
+        require_name(name, path)
     return metadata, weight_map
-
-
-@lru_cache(maxsize=4096)  # an index names the same few shards for every tensor
-def is_plain_name(file: str) -> bool:
-    """Whether a name from a file stays inside its folder."""
-    path = PurePosixPath(file)
-    return bool(file) and not path.is_absolute() and ".." not in path.parts and "\\" not in file
 
 
 def _without_index(folder: str, present: list[str]) -> list[str]:
@@ -217,9 +234,22 @@ def _without_index(folder: str, present: list[str]) -> list[str]:
     return present
 
 
-def _stray(file: str) -> Finding:
+def _stray(folder: str, file: str) -> Finding:
     message = f"{file} is in no index entry: loaders will not open it, and it is not converted"
-    return Finding("index/stray-shard", "warning", message, name=file)
+    mend = f"if it belongs to the model: mtpconv reindex {folder} OUT"
+    return Finding("index/stray-shard", "warning", message, name=file, hint=mend)
+
+
+def owners(folder: str, headers: Mapping[str, Header]) -> dict[str, str]:
+    """The shard that holds each tensor. Raises FormatError for a tensor that two shards store."""
+    owner: dict[str, str] = {}
+    for file, header in headers.items():
+        for name in header.tensors:
+            if name in owner:
+                what = f"{folder}: {name} is stored in {owner[name]} and in {file}"
+                raise FormatError("index/duplicate", what, "remove one of the two")
+            owner[name] = file
+    return owner
 
 
 def _check_names(
@@ -228,13 +258,7 @@ def _check_names(
     index: dict[str, Any] | None,
     weight_map: dict[str, str] | None,
 ) -> Iterator[Finding]:
-    owner: dict[str, str] = {}
-    for file, header in headers.items():
-        for name in header.tensors:
-            if name in owner:
-                what = f"{folder}: {name} is stored in {owner[name]} and in {file}"
-                raise FormatError("index/duplicate", what, "remove one of the two")
-            owner[name] = file
+    owner = owners(folder, headers)
     if weight_map is None:
         return
     for name, file in weight_map.items():
@@ -267,8 +291,8 @@ def list_sidecars(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
         folders[:] = sorted(name for name in folders if name not in _PRIVATE)
         for file in sorted(files):
             path = Path(top, file)
-            name = path.relative_to(folder).as_posix()
-            if file.endswith(".safetensors") or name == INDEX:
+            name = require_name(path.relative_to(folder).as_posix(), folder)
+            if file.endswith(".safetensors") or name in (INDEX, DIGESTS):
                 continue
             if file.endswith(WEIGHTS):
                 skipped.append(f"{name} (weights in another format)")

@@ -4,8 +4,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from mtpconv.convert.care import Care, source_report, stopped, written_report
 from mtpconv.convert.cast import convert
 from mtpconv.convert.common_state import METADATA_JSON, common_pt
+from mtpconv.convert.dcp import METADATA
+from mtpconv.convert.digest_file import small_file
 from mtpconv.convert.execute import write_files
 from mtpconv.convert.hf import INDEX, HfCheckpoint, ShardLayout, open_hf
 from mtpconv.convert.manifest import (
@@ -30,7 +33,8 @@ from mtpconv.convert.publish import (
     write_bytes,
 )
 from mtpconv.convert.write_hf import shard_file, unmoved
-from mtpconv.convert.write_mcore import McoreOutput, lay_out_files, source_piece, write_metadata
+from mtpconv.convert.write_mcore import McoreOutput, lay_out_files, source_piece
+from mtpconv.convert.written import Written
 from mtpconv.errors import Narrowed
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import plan_text
@@ -48,6 +52,7 @@ class ToMcore:
     layer_layout: LayerLayout = "auto"
     way: Way = field(default_factory=Way)
     force: bool = False
+    care: Care = field(default_factory=Care)
 
     @property
     def folder(self) -> str:
@@ -70,14 +75,20 @@ def hf2mcore(source: Path, target: Path, options: ToMcore, progress: Progress = 
     output = mcore_output(planned, options.layer_layout)
     require_room(target, output.nbytes + output.nbytes // 50)
     final = target / options.folder
+    checked = source_report(source, options.care, progress)
+    if checked.verdict != "pass":
+        return stopped("hf2mcore", checked, _report(planned, output, final, options))
     try:
         with staging(final) as stage:
-            write_mcore(stage, planned, output, options, progress)
+            written = write_mcore(stage, planned, output, options, progress)
+            after = written_report(stage, written, options.care, progress)
+            if after.verdict != "pass":
+                return stopped("hf2mcore", after, _report(planned, output, final, options))
             publish(stage, final)
             replace_bytes(target / TRACKER, _tracker(options).encode())
     except Narrowed as error:
         return narrowed("hf2mcore", planned, error)
-    return _report(planned, output, final, options)
+    return _report(planned, output, final, options).with_further(checked).with_further(after)
 
 
 def _tracker(options: ToMcore) -> str:
@@ -101,12 +112,18 @@ def mcore_output(planned: HfPlan, layout: LayerLayout) -> McoreOutput:
 
 def write_mcore(
     stage: Path, planned: HfPlan, output: McoreOutput, options: ToMcore, progress: Progress
-) -> None:
-    """Write a complete iteration folder into `stage`; the file that marks it as one comes last."""
+) -> tuple[Written, ...]:
+    """Write a complete iteration folder into `stage`; the file that marks it as one comes last.
+
+    Returns the files whose digests its manifest has.
+    """
     hf, prepared = planned.hf, planned.prepared
     advance = progress("writing torch_dist", output.nbytes)
-    write_files(stage, output.files, convert, advance)
-    _write_carried(stage, planned)
+    care = options.care
+    written = write_files(
+        stage, output.files, convert, advance, threads=care.threads, stats=care.stats
+    )
+    written |= _write_carried(stage, planned)
     for name in hf.sidecars:
         copy_file(hf.root / name, stage / SIDECARS / name)
     if hf.index is not None:
@@ -120,7 +137,9 @@ def write_mcore(
         "pipeline_model_parallel_size": 1,
     }
     iteration = options.iteration or 0
-    write_bytes(stage / COMMON, common_pt(args, iteration, per_layer=not stacked))
+    common = common_pt(args, iteration, per_layer=not stacked)
+    metadata = output.metadata(options.folder)
+    files = (*written.values(), small_file(COMMON, common), small_file(METADATA, metadata))
     manifest = manifest_json(
         prepared.family.model_type,
         without(hf.layout, prepared.dropped),
@@ -128,27 +147,30 @@ def write_mcore(
         prepared.config_changes,
         tuple(row.hf for row in planned.plan.carried),
         {"layer_layout": "stacked" if stacked else "per-layer", "mtp_layers": layers},
+        files,
     )
+    write_bytes(stage / COMMON, common)
     write_bytes(stage / MANIFEST, manifest.encode())
-    write_metadata(stage, output, options.folder)
+    write_bytes(stage / METADATA, metadata)
     write_bytes(stage / "metadata.json", METADATA_JSON.encode())
+    return files
 
 
-def _write_carried(stage: Path, planned: HfPlan) -> None:
+def _write_carried(stage: Path, planned: HfPlan) -> dict[str, Written]:
     """Tensors without a Megatron parameter, as one safetensors file beside the checkpoint."""
     hf = planned.hf
     names = [row.hf for row in planned.plan.carried]
     if not names:
-        return
+        return {}
     tensors = {name: hf.tensors[name] for name in names}
-    layout = ShardLayout(CARRIED_FILE, {"format": "pt"}, tensors, tuple(names))
+    inside = f"{PASSTHROUGH}/{CARRIED_FILE}"
+    layout = ShardLayout(inside, {"format": "pt"}, tensors, tuple(names))
     pieces = {name: [source_piece(*hf.locations[name], tensors[name])] for name in names}
-    folder = stage / PASSTHROUGH
-    folder.mkdir()
+    (stage / PASSTHROUGH).mkdir()
     file = shard_file(
         layout, unmoved(tensors), pieces.__getitem__, {n: s.dtype for n, s in tensors.items()}
     )
-    write_files(folder, [file], convert)
+    return write_files(stage, [file], convert)
 
 
 def refusal(command: str, planned: HfPlan) -> Report:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mtpconv.convert.headers import Header, header_from
+from mtpconv.convert.headers import Header, header_from, require_countable
 from mtpconv.convert.hf import INDEX, WEIGHTS, HfCheckpoint, checkpoint_of, list_sidecars
 from mtpconv.convert.source import HubRef
 from mtpconv.errors import FormatError
@@ -109,7 +109,7 @@ def _sidecars(repo: _Repo) -> Path:
 def _headers(repo: _Repo, files: list[str]) -> dict[str, Header]:
     """The headers of several shards, several at a time."""
     with _told(repo.ref), ThreadPoolExecutor(_PARALLEL) as pool:
-        found = pool.map(partial(_header, repo), files)
+        found = require_countable(pool.map(partial(_header, repo), files), str(repo.ref))
         return dict(zip(files, found, strict=True))
 
 

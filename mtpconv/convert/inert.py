@@ -2,49 +2,45 @@
 
 `.metadata` and `common.pt` are pickles, and a checkpoint is untrusted input. Nothing is imported
 and nothing of the file's is called: each class on the list becomes an object that only remembers
-what it was given; any other is refused by name.
+what it was given; any other is refused by name. `convert/opcodes.py` walks the bytes.
 """
 
-import io
-import pickle
-from typing import Any, Self
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from mtpconv.errors import FormatError, UnsafeError
+from mtpconv.errors import UnsafeError, brief
 
 
 class Inert:
-    """Stand-in for an object of `cls.where` ("module.name"): constructor arguments and state."""
+    """Stand-in for an object of `where` ("module.name"): constructor arguments and state."""
 
-    where = ""
-    args: tuple[Any, ...]
-    state: Any
+    __slots__ = ("args", "state", "where")
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        self = object.__new__(cls)
+    def __init__(self, where: str, args: tuple[Any, ...] = (), state: Any = None) -> None:
+        self.where = where
         self.args = args
-        self.state = kwargs
-        return self
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def __setstate__(self, state: Any) -> None:
         self.state = state
-
-    def append(self, item: Any) -> None:
-        """Items of a pickled list subclass are of no interest."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """Items of a pickled dict subclass are kept as state."""
-        self.state[key] = value
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute of the pickled object."""
         return self.state.get(name, default) if isinstance(self.state, dict) else default
 
     def __repr__(self) -> str:
-        inner = ", ".join(map(repr, self.args)) if self.args else repr(self.state)
-        return f"{self.where}({inner})"
+        # Not what it holds: in a hostile pickle that can be itself, or the same thing 2**40 times.
+        return f"<{self.where}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """A class or function that a pickle names; `plain` is what is made of its arguments."""
+
+    where: str
+    plain: str = ""
+
+    def __call__(self, args: tuple[Any, ...]) -> Any:
+        """What the real one would give, for the few plain containers; else a stand-in."""
+        return _PLAIN[self.plain](*args) if self.plain else Inert(self.where, args)
 
 
 TORCH_DTYPES = {
@@ -123,54 +119,68 @@ _ALLOWED = (
     "types.SimpleNamespace",
     "_codecs.encode",
 )
-_PLAIN = {
-    "builtins.set": set,
-    "builtins.frozenset": frozenset,
-    "builtins.complex": complex,
-    "builtins.slice": slice,
-    "__builtin__.set": set,
-    "collections.OrderedDict": dict,
-    "torch.Size": tuple,
+
+
+def _size(sizes: Any = ()) -> tuple[Any, ...]:
+    if not isinstance(sizes, tuple):
+        raise ValueError("a torch.Size of no tuple")
+    return sizes
+
+
+def _ordered(pairs: Any = ()) -> dict[Any, Any]:
+    if pairs != ():
+        raise ValueError("an OrderedDict made of something")  # pickle fills it item by item
+    return {}
+
+
+def _members(items: Any = ()) -> frozenset[Any]:
+    return frozenset(require_keys(items))
+
+
+def require_keys(items: Any) -> Any:
+    """`items` if each may be a key: hashing nested tuples can take for ever, or a whole stack."""
+    for item in items if isinstance(items, list | tuple) else [items]:
+        flat = item if isinstance(item, tuple) and len(item) <= _WIDEST_KEY else (item,)
+        if not all(isinstance(part, _KEYS) for part in flat):
+            raise ValueError(f"{brief(item)} as a key")
+    return items
+
+
+_KEYS = (str, int, float, bytes, Inert, Global, type(None))
+_WIDEST_KEY = 64
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "OrderedDict": _ordered,
+    "Size": _size,
+    "set": _members,
+    "parts": lambda *parts: parts,
+}
+_PLAIN_GLOBALS = {
+    "builtins.set": "set",
+    "builtins.frozenset": "set",
+    "builtins.complex": "parts",
+    "builtins.slice": "parts",
+    "__builtin__.set": "set",
+    "collections.OrderedDict": "OrderedDict",
+    "torch.Size": "Size",
 }
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, where: str) -> None:
-        super().__init__(io.BytesIO(data))
-        self.where = where
+def find_global(module: str, name: str, where: str) -> Global | str:
+    """What stands for `module.name`: a dtype's name, or a Global.
 
-    def find_class(self, module: str, name: str) -> Any:
-        full = f"{module}.{name}"
-        if full in _PLAIN:
-            return _PLAIN[full]
-        if module == "torch" and name in TORCH_DTYPES:
-            return TORCH_DTYPES[name]
-        if module == "torch" and name in STORAGES:
-            return STORAGES[name]
-        allowed = any(
-            full.startswith(entry) if entry.endswith(".") else full == entry for entry in _ALLOWED
-        )
-        if not allowed:
-            raise UnsafeError(
-                "sec/pickle-global",
-                f"{self.where}: the pickle wants {full}, which no checkpoint needs; not executed",
-                "do not load this file; ask whoever made it",
-            )
-        return type(name, (Inert,), {"where": full})
-
-    def persistent_load(self, pid: Any) -> Any:
-        return pid
-
-
-def loads(data: bytes, where: str) -> Any:
-    """The object in pickle `data`, classes as `Inert`, torch dtypes as safetensors' names.
-
-    `where` names the file for errors. Raises UnsafeError for a class that is not on the list and
-    FormatError for bytes that are no pickle.
+    `where` names the file. Raises UnsafeError (`sec/pickle-global`) for one that is not listed.
     """
-    try:
-        return _Unpickler(data, where).load()
-    except UnsafeError:
-        raise
-    except Exception as error:
-        raise FormatError("file/corrupt", f"{where}: not a readable pickle ({error})") from error
+    full = f"{module}.{name}"
+    if module == "torch" and name in TORCH_DTYPES:
+        return TORCH_DTYPES[name]
+    if module == "torch" and name in STORAGES:
+        return STORAGES[name]
+    if full in _PLAIN_GLOBALS:
+        return Global(full, _PLAIN_GLOBALS[full])
+    if any(full.startswith(known) if known.endswith(".") else full == known for known in _ALLOWED):
+        return Global(full)
+    raise UnsafeError(
+        "sec/pickle-global",
+        f"{where}: the pickle wants {full[:200]}, which no checkpoint needs; not executed",
+        "do not load this file; ask whoever made it",
+    )

@@ -12,14 +12,23 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 from mtpconv.convert import picklebytes as pb
-from mtpconv.convert.inert import STORAGES, loads
+from mtpconv.convert.inert import STORAGES
+from mtpconv.convert.opcodes import loads
 from mtpconv.errors import FormatError
-from mtpconv.mappings.spec import Shape, TensorSpec
+from mtpconv.inventory.visible import visible
+from mtpconv.mappings.spec import Shape, TensorSpec, checked_spec
 
 _STORAGE_OF = {dtype: storage for storage, dtype in STORAGES.items()}
 _ALIGN = 64
+LARGEST_PICKLE = 1 << 20
+"""Bytes of the pickle of one tensor, which takes 300."""
+LARGEST_DIRECTORY = 16 << 20
+MOST_MEMBERS = 10_000
+_ENCRYPTED = 1
 _LIMIT = 2**32 - 1
 SERIALIZATION_ID = b"0" * 40
 
@@ -162,25 +171,39 @@ class StoredTensor:
 def read_tensor_item(data: Callable[[int, int], bytes], length: int, where: str) -> StoredTensor:
     """Parse the archive of one stored tensor. `data(offset, size)` reads bytes of the item.
 
-    Raises FormatError if the item is no such archive or its tensor is not contiguous.
+    Raises FormatError if the item is no such archive or its tensor is not contiguous, UnsafeError
+    if its pickle asks for what it must not.
     """
     members = read_members(data, length, where)
     names = {name.partition("/")[2]: name for name in members}
-    if "data.pkl" not in names:
-        raise FormatError("file/corrupt", f"{where}: a stored item is not a torch.save archive")
-    at, size = members[names["data.pkl"]]
-    pickled = loads(data(at, size), where)
+    at, size = members.get(names.get("data.pkl", ""), (0, 0))
+    if not 0 < size <= LARGEST_PICKLE:
+        message = f"{where}: a stored item is not a torch.save archive of one tensor"
+        raise FormatError("file/corrupt", message, "copy the file again")
+    try:
+        return _tensor(loads(data(at, size), where), members, names, where)
+    except (ValueError, TypeError, IndexError, AttributeError) as error:
+        message = f"{where}: a stored item holds no tensor ({error})"
+        raise FormatError("file/corrupt", message, "copy the file again") from error
+
+
+def _tensor(
+    pickled: Any, members: dict[str, tuple[int, int]], names: dict[str, str], where: str
+) -> StoredTensor:
     if pickled_name(pickled) == "torch._utils._rebuild_parameter":
         pickled = pickled.args[0]
     if not pickled_name(pickled).startswith("torch._utils._rebuild_tensor"):
         raise FormatError("file/corrupt", f"{where}: a stored item holds no tensor")
     (_, storage, key, _, _), first, shape, strides = pickled.args[:4]
     dtype = pickled.args[6] if pickled_name(pickled).endswith("v3") else storage
-    spec = TensorSpec(tuple(shape), dtype)
+    spec = checked_spec(shape, dtype)
+    if type(first) is not int or first < 0:
+        raise ValueError("its offset is no number")
     if not _contiguous(spec.shape, strides):
         raise FormatError("dist/strided", f"{where}: a stored tensor is not contiguous")
     # An empty tensor has no storage file at all.
-    start, stored = members.get(names.get(f"data/{key}", ""), (0, 0))
+    file = f"data/{key}" if isinstance(key, str) else ""
+    start, stored = members.get(names.get(file, ""), (0, 0))
     item = spec.nbytes // spec.elements if spec.elements else 0
     if first * item + spec.nbytes > stored:
         raise FormatError("file/corrupt", f"{where}: a stored tensor is cut short")
@@ -206,7 +229,8 @@ def read_members(
 ) -> dict[str, tuple[int, int]]:
     """Name -> (offset of its data, size) of an uncompressed zip archive of `length` bytes.
 
-    Raises FormatError for anything else.
+    Raises FormatError for anything else: compressed or encrypted members, two of one name, members
+    that overlap or leave the archive.
     """
     try:
         tail_at = max(0, length - 4096)
@@ -218,24 +242,25 @@ def read_members(
             _, _, end64, _ = _LOCATOR.unpack_from(tail, locator)
             fields = _END64.unpack(data(end64, _END64.size))
             count, size, at = fields[7], fields[8], fields[9]
-        if at + size > length or count > 100_000:
-            raise ValueError("central directory outside the item")
-        directory = tail[at - tail_at :] if at >= tail_at else data(at, size)
-        return _parse_directory(data, directory, count)
+        if at + size > length or count > MOST_MEMBERS or size > LARGEST_DIRECTORY:
+            raise ValueError("central directory outside the item, or too large")
+        directory = tail[at - tail_at :][:size] if at >= tail_at else data(at, size)
+        return _parse_directory(data, directory, count, at)
     except (ValueError, struct.error, IndexError, UnicodeDecodeError) as error:
         message = f"{where}: a stored item is not a torch.save archive ({error})"
         raise FormatError("file/corrupt", message) from error
 
 
 def _parse_directory(
-    data: Callable[[int, int], bytes], directory: bytes, count: int
+    data: Callable[[int, int], bytes], directory: bytes, count: int, limit: int
 ) -> dict[str, tuple[int, int]]:
     members: dict[str, tuple[int, int]] = {}
+    spans: list[tuple[int, int]] = []
     at = 0
     for _ in range(count):
         fields = _CENTRAL.unpack_from(directory, at)
-        if fields[0] != b"PK\1\2" or fields[4] != 0:
-            raise ValueError("compressed or damaged record")
+        if fields[0] != b"PK\1\2" or fields[4] != 0 or fields[3] & _ENCRYPTED:
+            raise ValueError("compressed, encrypted or damaged record")
         size, offset = fields[9], fields[16]
         name_size, extra_size, comment_size = fields[10:13]
         at += _CENTRAL.size
@@ -243,8 +268,17 @@ def _parse_directory(
         extra = directory[at + name_size : at + name_size + extra_size]
         at += name_size + extra_size + comment_size
         size, offset = _zip64(extra, fields[8], size, offset)
+        if offset + _LOCAL.size > limit:
+            raise ValueError("a record outside the item")
         local = _LOCAL.unpack(data(offset, _LOCAL.size))
-        members[name] = (offset + _LOCAL.size + local[9] + local[10], size)
+        start = offset + _LOCAL.size + local[9] + local[10]
+        if name in members or local[0] != b"PK\3\4":
+            raise ValueError(f"two records called {visible(name)[:60]}, or a damaged one")
+        members[name] = (start, size)
+        spans.append((offset, start + size))
+    spans.sort()
+    if any(first[1] > then[0] for first, then in pairwise([*spans, (limit, limit)])):
+        raise ValueError("records overlap, or leave the item")
     return members
 
 

@@ -11,16 +11,20 @@ from typing import Any
 
 from mtpconv.convert.dcp import METADATA, Chunk, Metadata, Stored, read_metadata
 from mtpconv.convert.hf import require_folder
-from mtpconv.convert.inert import Inert, loads
+from mtpconv.convert.inert import Inert
 from mtpconv.convert.items import StoredTensor, read_members, read_tensor_item
+from mtpconv.convert.opcodes import loads
 from mtpconv.convert.ranges import Piece
-from mtpconv.errors import FormatError
+from mtpconv.errors import FormatError, brief
+from mtpconv.inventory.files import open_regular, read_small, require_inside
 from mtpconv.mappings.layout import Place, logical_places, oldest_release
 from mtpconv.mappings.spec import ITEM_SIZE, Shape, TensorSpec
 
 TRACKER = "latest_checkpointed_iteration.txt"
 COMMON = "common.pt"
 COMMON_OBJECT = "common_state/shard_0_1"
+LARGEST_COMMON = 256 << 20
+LARGEST_TRACKER = 100
 
 
 @dataclass(frozen=True)
@@ -72,10 +76,11 @@ def iteration_folder(folder: Path) -> Path:
     if (folder / METADATA).is_file():
         return folder
     tracker = folder / TRACKER
-    if tracker.is_file():
-        text = tracker.read_text(errors="replace").strip()
-        if text != "release" and not text.isdecimal():
-            raise FormatError("dist/tracker", f"{tracker}: says {text!r}, no iteration")
+    if tracker.exists():
+        data = read_small(require_inside(tracker, folder), LARGEST_TRACKER)
+        text = data.decode(errors="replace").strip()
+        if text != "release" and not (text.isascii() and text.isdecimal()):
+            raise FormatError("dist/tracker", f"{tracker}: says {brief(text)}, no iteration")
         found = folder / (text if text == "release" else f"iter_{int(text):07d}")
         if not found.is_dir():
             what = f"{tracker} points to {found.name}, which is not there"
@@ -134,22 +139,32 @@ def _kind(key: str) -> str:
 
 
 def _common(folder: Path, metadata: Metadata) -> dict[str, Any] | None:
-    path = folder / COMMON
-    if path.is_file():
-        data = path.read_bytes()
-        state = _pickled(data, str(path))
+    path = require_inside(folder / COMMON, folder)
+    if path.exists():
+        state = _pickled(read_small(path, LARGEST_COMMON), str(path))
     elif COMMON_OBJECT in metadata.objects:
         stored = metadata.objects[COMMON_OBJECT]
-        path = folder / stored.file
-        with path.open("rb") as file:
-            file.seek(stored.offset)
-            state = _pickled(file.read(stored.length), str(path))
+        path = require_inside(folder / stored.file, folder)
+        state = _pickled(_item(path, stored), f"{path}: {COMMON_OBJECT}")
         state = state[0] if isinstance(state, list) and state else state
     else:
         return None
     if not isinstance(state, dict):
         raise FormatError("file/corrupt", f"{path}: the common state is no dict")
     return state
+
+
+def _item(path: Path, stored: Stored) -> bytes:
+    if stored.length > LARGEST_COMMON:
+        what = f"{path}: a common state of {stored.length:,} bytes"
+        raise FormatError("file/too-large", what, "check where it came from")
+    try:
+        with open_regular(path) as file:
+            file.seek(stored.offset)
+            return file.read(stored.length)
+    except FileNotFoundError:
+        what = f"{path}: .metadata names this file, which is not there"
+        raise FormatError("dist/incomplete", what, "copy the whole folder") from None
 
 
 def _pickled(data: bytes, where: str) -> Any:
@@ -293,9 +308,11 @@ class ChunkReader:
 
     def _open(self, stored: Stored, where: str) -> int:
         if stored.file not in self._files:
-            path = self._checkpoint.folder / stored.file
+            folder = self._checkpoint.folder
+            path = require_inside(folder / stored.file, folder)
             try:
-                self._files[stored.file] = os.open(path, os.O_RDONLY)
+                with open_regular(path) as file:
+                    self._files[stored.file] = os.dup(file.fileno())
             except FileNotFoundError:
                 what = f"{path}: .metadata names this file, which is not there"
                 raise FormatError("dist/incomplete", what, "copy the whole folder") from None

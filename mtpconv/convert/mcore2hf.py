@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mtpconv.convert.care import Care, source_report, stopped, written_report
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import config_findings
+from mtpconv.convert.digest_file import digests_text
 from mtpconv.convert.execute import OutputFile, write_files
 from mtpconv.convert.fold_hf import Dtype
 from mtpconv.convert.fp8_like import (
@@ -17,7 +19,7 @@ from mtpconv.convert.fp8_like import (
     requantised_text,
 )
 from mtpconv.convert.headers import read_header
-from mtpconv.convert.hf import HfLayout, is_hf, open_hf
+from mtpconv.convert.hf import DIGESTS, HfLayout, is_hf, open_hf
 from mtpconv.convert.manifest import CARRIED_FILE, Like, like_hf, read_manifest, without
 from mtpconv.convert.mcore import ChunkReader, McoreCheckpoint, iteration_folder, open_mcore
 from mtpconv.convert.prepare import Prepared, drawn, mtp_summary, plan_findings, prepare, subject
@@ -28,6 +30,7 @@ from mtpconv.convert.publish import (
     require_free,
     require_room,
     staging,
+    write_bytes,
 )
 from mtpconv.convert.ranges import Piece
 from mtpconv.convert.rounding import rounded_gammas
@@ -35,6 +38,7 @@ from mtpconv.convert.source import HubRef, Source
 from mtpconv.convert.virtual import Virtual
 from mtpconv.convert.write_hf import Producers, producers, shard_file, unmoved, write_sidecars
 from mtpconv.convert.write_mcore import source_piece
+from mtpconv.convert.written import Written
 from mtpconv.errors import ConfigError, FormatError, Narrowed
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
@@ -59,6 +63,7 @@ class ToHf:
     no_mtp: bool = False
     force: bool = False
     fp8_like: Path | None = None
+    care: Care = field(default_factory=Care)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +100,23 @@ def mcore2hf(
     planned = plan_mcore(source, like, no_mtp=options.no_mtp, fp8=options.fp8_like)
     if errors(planned.findings):
         return _refusal(planned)
+    checked = source_report(source, options.care, progress)
+    if checked.verdict != "pass":
+        return stopped("mcore2hf", checked, _report(planned, target))
     planned = replace(planned, findings=(*planned.findings, *_rounded(planned)))
     total = sum(spec.nbytes for spec in planned.layout.tensors.values())
     require_room(target, total + total // 100)
     try:
         with staging(target) as stage:
-            write_hf(stage, planned, progress)
+            written = write_hf(stage, planned, options.care, progress)
+            after = written_report(stage, written, options.care, progress)
+            if after.verdict != "pass":
+                return stopped("mcore2hf", after, _report(planned, target))
             publish(stage, target)
     except Narrowed as error:
         finding = Finding(error.id, "error", error.what, "changed", hint=error.mend)
         return _refusal(replace(planned, findings=(*planned.findings, finding)))
-    return _report(planned, target)
+    return _report(planned, target).with_further(checked).with_further(after)
 
 
 def find_like(source: Path, like: Source | None, dtype: Dtype = "bfloat16") -> Like:
@@ -379,15 +390,21 @@ def _carried(
     return pieces, unmoved(specs), {name: spec.dtype for name, spec in specs.items()}
 
 
-def write_hf(stage: Path, planned: McorePlan, progress: Progress) -> None:
-    """Write a complete HF folder into `stage`, config.json last."""
+def write_hf(
+    stage: Path, planned: McorePlan, care: Care, progress: Progress
+) -> tuple[Written, ...]:
+    """Write a complete HF folder into `stage`, config.json last. Returns its shards."""
     files, reader = hf_files(planned)
     try:
         advance = progress("writing safetensors", sum(file.size for file in files))
-        write_files(stage, files, convert, advance)
+        written = write_files(
+            stage, files, convert, advance, threads=care.threads, stats=care.stats
+        )
     finally:
         reader.close()
+    write_bytes(stage / DIGESTS, digests_text(written.values()))
     write_sidecars(stage, planned.like, planned.layout)
+    return tuple(written.values())
 
 
 def plan_facts(planned: McorePlan) -> tuple[tuple[str, str], ...]:

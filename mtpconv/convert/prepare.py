@@ -74,7 +74,7 @@ def prepare(
     Raises ConfigError for an unknown family or a config that lacks what the mapping needs.
     """
     family = family_of(config)
-    config = family.complete(config)
+    key, config = family.mtp_key(config), family.complete(config)
     count = family.count_mtp(config, observed)
     findings = list(runnable(family, mcore)) if side == "config.json" else []
     mtp_layers = 0 if no_mtp else count.expected
@@ -93,15 +93,15 @@ def prepare(
             dropped = mtp_names(family, config, observed)
             rows += [Ignore(name, "--no-mtp") for name in dropped]
             if count.declared:
-                changes[family.mtp.key] = 0
+                changes[key] = 0
             message = (
                 f"--no-mtp: {len(dropped):,} tensors of {count.stored} MTP layers are left out"
             )
             if changes:
-                message += f", and {family.mtp.key} becomes 0 in what comes back"
+                message += f", and {key} becomes 0 in what comes back"
             findings.append(Finding("mtp/dropped", "warning", message))
         else:
-            findings += contradiction(count, family.mtp.key, side)
+            findings += contradiction(count, key, side)
             findings += copies(family.mtp.prefixes(config, count.stored), observed)
     findings += ties(rows, observed)
     return Prepared(
@@ -397,10 +397,16 @@ def mtp_summary(prepared: Prepared, plan: Plan, findings: tuple[Finding, ...]) -
     unmapped = sum(1 for name in plan.unmapped if _of_mtp(prepared, plan, name))
     found = []
     if missing and not told:
-        message = f"{missing:,} tensors of the MTP layers are missing"
+        said = "1 tensor" if missing == 1 else f"{missing:,} tensors"
+        message = f"{said} of the MTP layers {'is' if missing == 1 else 'are'} missing"
         found.append(Finding("mtp/missing", "error", message))
     if unmapped:
-        message = f"{unmapped:,} tensors of MTP layers have no rule and would be lost"
+        said = (
+            "1 tensor of MTP layers has"
+            if unmapped == 1
+            else f"{unmapped:,} tensors of MTP layers have"
+        )
+        message = f"{said} no rule and would be lost"
         found.append(Finding("mtp/unmapped", "error", message))
     return found
 

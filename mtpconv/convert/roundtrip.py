@@ -10,9 +10,10 @@ from typing import Literal
 
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import Comparison, sidecar_findings
+from mtpconv.convert.digest_file import digests_text
 from mtpconv.convert.disk_error import output_error
 from mtpconv.convert.execute import write_files
-from mtpconv.convert.hf import HfCheckpoint, open_hf
+from mtpconv.convert.hf import DIGESTS, HfCheckpoint, open_hf
 from mtpconv.convert.hf2mcore import (
     LayerLayout,
     ToMcore,
@@ -28,8 +29,16 @@ from mtpconv.convert.mcore2hf import plan_facts as mcore_facts
 from mtpconv.convert.memory import in_memory
 from mtpconv.convert.prepare import HfPlan, Way, drawn, plan_hf, subject
 from mtpconv.convert.progress import Progress, silent
-from mtpconv.convert.publish import publish, require_apart, require_free, require_room, staging
+from mtpconv.convert.publish import (
+    publish,
+    require_apart,
+    require_free,
+    require_room,
+    staging,
+    write_bytes,
+)
 from mtpconv.convert.write_hf import write_sidecars
+from mtpconv.convert.written import Written
 from mtpconv.errors import Narrowed
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.render_text import size_text
@@ -123,7 +132,7 @@ def back_and_compare(
 ) -> Report:
     """Read the torch_dist side afresh, produce each shard, compare it and delete it again."""
     back = plan_mcore(release, None, no_mtp=False)
-    dropped = planned.prepared.dropped
+    dropped = frozenset(row.hf for row in planned.plan.ignored)
     comparison = Comparison(planned.hf, options.check, dropped)
     if errors(back.findings):
         for name, spec in back.plan.target.items():
@@ -132,11 +141,12 @@ def back_and_compare(
         return _report(planned, back, comparison, broken, options)
     target.mkdir()
     files, reader = hf_files(back)
+    written: dict[str, Written] = {}
     try:
         total = sum(file.size for file in files)
         advance = progress("back to safetensors and compare", total * (2 if options.check else 1))
         for file in files:
-            write_files(target, [file], convert, advance)
+            written |= write_files(target, [file], convert, advance)
             comparison.add_shard(
                 target / file.name, advance if options.check else lambda done: None
             )
@@ -144,12 +154,13 @@ def back_and_compare(
                 (target / file.name).unlink()
     finally:
         reader.close()
+    write_bytes(target / DIGESTS, digests_text(written.values()))
     write_sidecars(target, back.like, back.layout)
     found = (
         *planned.findings,
         *_new(planned, back),
         *comparison.finish(),
-        *sidecar_findings(planned.hf, target, back.like.config_changes),
+        *sidecar_findings(planned.hf, target, back.like.config_changes, dropped),
     )
     return _report(planned, back, comparison, found, options)
 

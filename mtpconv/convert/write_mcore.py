@@ -4,14 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 from mtpconv.convert.common_state import empty_extra_state
-from mtpconv.convert.dcp import METADATA, Chunk, Stored, metadata_bytes
+from mtpconv.convert.dcp import Chunk, Stored, metadata_bytes
 from mtpconv.convert.execute import OutputFile, Segment, Tensor
 from mtpconv.convert.items import Container, tensor_container
 from mtpconv.convert.parts import Part, to_mcore_part
-from mtpconv.convert.publish import write_bytes
 from mtpconv.convert.ranges import Piece
 from mtpconv.convert.virtual import Location
 from mtpconv.inventory.plan import Plan
@@ -49,6 +47,10 @@ class McoreOutput:
         """Bytes of all data files."""
         return sum(file.size for file in self.files)
 
+    def metadata(self, checkpoint_id: str) -> bytes:
+        """`.metadata`, which makes the data files a DCP checkpoint."""
+        return metadata_bytes(self.tensors, self.chunks, self.objects, checkpoint_id)
+
 
 def lay_out_files(
     plan: Plan,
@@ -85,7 +87,8 @@ def lay_out_files(
             part = _payload(
                 item, producers[item.name], plan.target[item.name], sources, source_dtypes
             )
-            yield Tensor(stored_name(item.key, item.offsets), [part], item.container.tail)
+            name, dtype = stored_name(item.key, item.offsets), plan.target[item.name].dtype
+            yield Tensor(name, dtype, [part], item.container.tail)
 
     files = [
         OutputFile(
@@ -145,9 +148,3 @@ def _objects(
 def source_piece(path: Location, offset: int, spec: TensorSpec) -> Piece:
     """A whole tensor that lies contiguous in a file."""
     return Piece(path, offset, 0, 0, rows(spec.shape), columns(spec.shape))
-
-
-def write_metadata(folder: Path, output: McoreOutput, checkpoint_id: str) -> None:
-    """Write `.metadata`, which makes the data files a DCP checkpoint."""
-    data = metadata_bytes(output.tensors, output.chunks, output.objects, checkpoint_id)
-    write_bytes(folder / METADATA, data)

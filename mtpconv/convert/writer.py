@@ -47,6 +47,11 @@ class Writer:
             with suppress(BufferError):  # a failed read's traceback may still hold its window
                 self._map.close()
 
+    @property
+    def at(self) -> int:
+        """Bytes taken so far: where the next one goes."""
+        return self._at + self._used
+
     def window(self, most: int) -> memoryview:
         """Up to `most` free bytes of the buffer, to be filled and then committed."""
         return self._buffer[self._used : self._used + min(most, BUFFER - self._used)]
@@ -80,6 +85,8 @@ class Writer:
                 continue
             if self._direct and done < count and done % _PAGE:
                 self._buffered()
+        if not self._direct:
+            self._forget()
         self._progress(min(self._used, count))
         self._at += count
         self._used = 0
@@ -89,6 +96,10 @@ class Writer:
         os.close(self._handle)
         self._handle = os.open(self._path, os.O_WRONLY)
         self._direct = False
+
+    def _forget(self) -> None:
+        """Start writing cached pages out, and drop those that are."""
+        os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _finish(self) -> None:
         total = self._at + self._used
@@ -100,6 +111,8 @@ class Writer:
             raise AssertionError(f"{self._path}: wrote {total} bytes, planned {self._size}")
         os.ftruncate(self._handle, total)
         os.fsync(self._handle)
+        if not self._direct:
+            self._forget()
 
 
 def _create(path: Path) -> tuple[bool, int]:

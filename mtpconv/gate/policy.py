@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from mtpconv.convert.source import SCHEME, Source, parse_source
-from mtpconv.errors import ConfigError
+from mtpconv.errors import ConfigError, FormatError
 from mtpconv.gate.engines.table import TITLES, Engine
+from mtpconv.inventory.files import read_small
 from mtpconv.inventory.finding_table import TABLE
 from mtpconv.inventory.findings import Finding
 
 FILE = "mtpconv.toml"
 PYPROJECT = "pyproject.toml"
+LARGEST = 1 << 20
+MOST_DOTS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,12 @@ def find_policy(folder: Path) -> Policy:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        text = read_small(path, LARGEST).decode("utf-8")
+        # The library copies a dotted key for each of its parts.
+        if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
+            raise ValueError(f"a line with more than {MOST_DOTS:,} dots")
+        return tomllib.loads(text)
+    except (ValueError, RecursionError, OSError, FormatError) as error:
         raise ConfigError("gate/bad-policy", f"{path}: not readable TOML ({error})") from error
 
 

@@ -1,12 +1,13 @@
 """The vocabulary three times: rows of the embedding, the config's keys, the tokenizer's entries."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mtpconv.errors import FormatError
+from mtpconv.errors import FormatError, brief
+from mtpconv.inventory.files import read_small, require_inside
 from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
 from mtpconv.mappings.spec import TensorSpec
 
 _EMBEDDINGS = (
@@ -36,13 +37,13 @@ def tokenizer_entries(folder: Path) -> int | None:
 
     Raises FormatError (`vocab/unreadable`) for a file that is not a tokenizer.
     """
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        return None
+    path = require_inside(folder / "tokenizer.json", folder)
     try:
-        return _largest(json.loads(path.read_bytes())) + 1
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        message = f"{path}: not a tokenizer ({error!r})"
+        return _largest(parse_json(read_small(path, MOST_BYTES), finite=False)) + 1
+    except FileNotFoundError:
+        return None
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
+        message = f"{path}: not a tokenizer ({brief(error)})"
         raise FormatError("vocab/unreadable", message, "fetch it again") from error
 
 

@@ -565,10 +565,28 @@ _ROWS = (
         "Check the path.",
     ),
     Row(
+        "file/not-regular", ("stop",),
+        "A pipe, a socket, a device or a folder stands where a file is due.",
+        "Reading it could block or go on for ever, so it was not opened.",
+        "Put the file itself there.",
+    ),
+    Row(
         "file/order", ("error",),
         "A shard holds the same tensors in another order.",
         "The values are right, the file is not byte for byte the source's.",
         "Report it: a conversion here keeps the order.",
+    ),
+    Row(
+        "file/too-large", ("stop",),
+        "A small file (config, index, .metadata, common.pt, template) is larger than any such is.",
+        "Reading it could take all memory, so it was not read.",
+        "Fetch it again, or ask whoever made it.",
+    ),
+    Row(
+        "file/too-many", ("stop",),
+        "The checkpoint lists, or a stacked axis stands for, more than a million tensors.",
+        "Expanding them could take all memory, so nothing was read.",
+        "Check where the checkpoint came from.",
     ),
     Row(
         "file/unreadable", ("stop",),
@@ -940,9 +958,9 @@ _ROWS = (
     ),
     Row(
         "layout/heterogeneous", ("stop",),
-        "The layers differ, so they cannot be stacked along one axis.",
+        "Layers, or the experts of one, differ and so cannot lie in one tensor.",
         "Nothing was written.",
-        "Use --layer-layout per-layer.",
+        "Layers: use --layer-layout per-layer. Experts: store them alike.",
     ),
     # --- like, manifest -------------------------------------------------------------------------
     Row(
@@ -1122,6 +1140,13 @@ _ROWS = (
         "None needed; --no-mtp leaves them out on purpose.",
     ),
     Row(
+        "parity/hybrid-layout", ("stop",),
+        "The Megatron checkpoint is laid out for HybridModel, where attention and MLP are layers of"
+        " their own, and the family's model is not.",
+        "Its layers cannot be compared with the HF model's one by one.",
+        "Convert with --mcore-model gpt and compare that; roundtrip --check proves the bytes.",
+    ),
+    Row(
         "parity/no-mtp-reference", ("stop",),
         "There is no reference of this family's MTP layers on the HuggingFace side.",
         "Its MTP head cannot be compared.",
@@ -1159,6 +1184,13 @@ _ROWS = (
         "mtpconv families says which release is needed.",
     ),
     Row(
+        "parity/too-short", ("warning",),
+        "The sequences are too short for something the model does only with longer ones: an indexer"
+        " that leaves tokens out, a sliding window, a RoPE that changes.",
+        "A fault there (an indexer's weights, another window) would not show in the forward.",
+        "mtpconv parity --length with more tokens than the config key it names.",
+    ),
+    Row(
         "parity/trunk", ("error",),
         "The embedding, a decoder layer or the final norm computes something else in "
         "megatron-core than in transformers, given the same states.",
@@ -1186,6 +1218,13 @@ _ROWS = (
         "Dequantise it first, or take the release's BF16 or FP8 checkpoint.",
     ),
     # --- sec ------------------------------------------------------------------------------------
+    Row(
+        "sec/name", ("stop",),
+        "A tensor or file has a name with control or invisible characters, bytes that are not "
+        "UTF-8, or more than 1,024 characters.",
+        "Such a name can command a terminal or pass for another; the checkpoint was not read.",
+        "Do not use the file; ask whoever made it.",
+    ),
     Row(
         "sec/path", ("stop",),
         "A file of the checkpoint names a path outside its folder.",
@@ -1256,10 +1295,11 @@ _ROWS = (
         "Write for GPTModel: --mcore-model gpt.",
     ),
     Row(
-        "target/no-model", ("warning",),
+        "target/no-model", ("warning", "stop"),
         "No released megatron-core can build this model; the message says what it lacks.",
         "The checkpoint is exact and comes back bit for bit, but a training job needs its own model"
-        " code that uses these names.",
+        " code that uses these names. Parity runs it where it has the lacking modules itself, and"
+        " stops where it has not.",
         "Check that your training code has what the message names.",
     ),
     Row(
@@ -1313,6 +1353,12 @@ _ROWS = (
         "Use --device cpu.",
     ),
     Row(
+        "usage/draft", ("stop",),
+        "parity --draft was asked of a model without MTP layers, or of a part of one.",
+        "Nothing was run.",
+        "Drop --draft, or what leaves layers out.",
+    ),
+    Row(
         "usage/graft", ("stop",),
         "graft was not told what to graft.",
         "Nothing was written.",
@@ -1337,6 +1383,12 @@ _ROWS = (
         "Name it, or give --base DIR.",
     ),
     Row(
+        "usage/options", ("stop",),
+        "An option or argument is missing, unknown or has a value that is none of its own.",
+        "Nothing was run.",
+        "The command's --help lists them.",
+    ),
+    Row(
         "usage/output", ("stop",),
         "A repair was told neither or both of a new folder and --in-place.",
         "Nothing was written.",
@@ -1347,6 +1399,81 @@ _ROWS = (
         "--parity was asked for together with an option that writes no checkpoint.",
         "Nothing was run.",
         "Drop one of the two options.",
+    ),
+    # --- values ---------------------------------------------------------------------------------
+    Row(
+        "values/constant", ("info",),
+        "Every element of a tensor has the same bits (a gamma that was never trained, say).",
+        _NOTHING,
+        "Look at it if the model was trained.",
+    ),
+    Row(
+        "values/inf", ("warning",),
+        "A tensor that was written holds infinities.",
+        "The model gives NaN, at once or for some tokens.",
+        "Look for where training diverged, and go back to a checkpoint before it.",
+    ),
+    Row(
+        "values/nan", ("warning",),
+        "A tensor that was written holds NaN.",
+        "Every token that meets them gives NaN.",
+        "Look for where training diverged, and go back to a checkpoint before it.",
+    ),
+    Row(
+        "values/zero", ("info",),
+        "Every element of a tensor is zero.",
+        "Nothing for a bias; a matrix of zeros was never trained, or lost.",
+        "Compare it with its source: mtpconv diff.",
+    ),
+    # --- verify ---------------------------------------------------------------------------------
+    Row(
+        "verify/corrupt", ("stop",),
+        "The file or entry with the digests of a checkpoint cannot be read.",
+        "Nothing can be checked against it.",
+        "Convert again, or fetch the file again; without it: mtpconv diff against the source.",
+    ),
+    Row(
+        "verify/damaged", ("error",),
+        "A stored tensor's bytes on the disk are not those that were written.",
+        "No loader notices: the model serves or trains with a damaged weight.",
+        "Fetch that file again, or convert again; then look for the disk or copy that did it.",
+    ),
+    Row(
+        "verify/edited", ("warning",),
+        "A file beside the weights is not the one the hub has.",
+        "Nothing if it was edited on purpose.",
+        "Fetch the file again if it was not.",
+    ),
+    Row(
+        "verify/file", ("error", "warning"),
+        "A file is gone, has another size, cannot be read, or its bytes outside any tensor "
+        "(header, container) are not those that were written; or a weights file is not the hub's.",
+        "It does not load, or loads with damaged weights.",
+        "Fetch that file again, or convert again.",
+    ),
+    Row(
+        "verify/nothing", ("stop",),
+        "The folder has no digests of ours, and no hashes of the hub are known for its files.",
+        "Whether its bytes are still the right ones cannot be told.",
+        "Compare it with its source: mtpconv diff.",
+    ),
+    Row(
+        "verify/schema", ("stop",),
+        "The digests of a checkpoint are of a kind that this mtpconv does not know.",
+        "Nothing can be checked against them.",
+        "Use the mtpconv that wrote them, or a newer one.",
+    ),
+    Row(
+        "verify/unknown-source", ("info",),
+        "--verify: the source has neither digests of ours nor hub hashes.",
+        "Damage that it took before the conversion cannot be told.",
+        "Nothing to do; what mtpconv writes has digests.",
+    ),
+    Row(
+        "verify/unlisted", ("warning",),
+        "A file of weights has no digest, so its bytes were not checked.",
+        "A pass says nothing of it.",
+        "Convert again, so that every file has one.",
     ),
     # --- vocab ----------------------------------------------------------------------------------
     Row(

@@ -18,12 +18,12 @@ def report_text(report: Report, *, strict: bool, width: int = WIDTH) -> str:
     """The whole report as lines of text, `width` columns where names allow."""
     if report.text:
         return report.text
-    lines = _wrapped(headline(report, strict=strict), width)
+    lines = wrapped(headline(report, strict=strict), width)
     if report.facts:
         lines.append("")
         wide = max(len(label) for label, _ in report.facts)
         for label, text in report.facts:
-            first, *rest = _wrapped(visible(text), width - wide - 4, "") or [""]
+            first, *rest = wrapped(visible(text), width - wide - 4, "") or [""]
             lines.append(f"  {label:<{wide}}  {first}".rstrip())
             lines += [" " * (wide + 4) + line for line in rest]
     for block in finding_blocks(report.findings, width):
@@ -33,7 +33,7 @@ def report_text(report: Report, *, strict: bool, width: int = WIDTH) -> str:
     if strict and report.word(strict=True) != report.verdict:
         lines += ["", "Warnings count as failures under --strict."]
     if report.next_step:
-        lines += ["", *_wrapped(visible(report.next_step), width)]
+        lines += ["", *wrapped(visible(report.next_step), width)]
     return "\n".join(lines)
 
 
@@ -44,7 +44,8 @@ def headline(report: Report, *, strict: bool) -> str:
     return visible(f"{head}: {report.reason}" if report.subject else f"{head}  {report.reason}")
 
 
-def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
+def wrapped(text: str, width: int = WIDTH, indent: str = "  ") -> list[str]:
+    """Lines of `width` columns where words allow, all but the first behind `indent`."""
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
@@ -66,9 +67,9 @@ def finding_blocks(findings: Iterable[Finding], width: int) -> Iterator[list[str
     rest: list[str] = []
     for finding in sorted(single, key=lambda finding: order[finding.severity]):
         line = f"{finding.severity:<8}{finding.id}  {visible(finding.message)}"
-        rest += _wrapped(line, width, " " * 10)
+        rest += wrapped(line, width, " " * 10)
         if finding.hint:
-            rest += [" " * 10 + line for line in _wrapped(visible(finding.hint), width - 10, "")]
+            rest += [" " * 10 + line for line in wrapped(visible(finding.hint), width - 10, "")]
     if rest:
         yield rest
 

@@ -5,7 +5,6 @@ through another library is often re-serialised: other indents, other escapes, ot
 """
 
 import json
-from pathlib import Path
 from typing import Any, Literal
 
 Likeness = Literal["equal", "semantic", "different"]
@@ -33,16 +32,6 @@ def compare_sidecars(name: str, ours: bytes, theirs: bytes) -> Likeness:
     if plain.endswith(_TEMPLATES):
         return "semantic" if _template(ours) == _template(theirs) else "different"
     return "different"
-
-
-def is_inside(path: Path, folder: Path) -> bool:
-    """Whether a file stays in its checkpoint: a link leads to its folder or a hub cache's blobs."""
-    if not path.is_symlink():
-        return True
-    real, home = path.resolve(), folder.resolve()
-    blobs = home.parent.parent / "blobs"
-    hub = home.parent.name == "snapshots" and real.is_relative_to(blobs)
-    return hub or real.is_relative_to(home)
 
 
 def _json(ours: bytes, theirs: bytes, *, ordered: bool) -> Likeness:

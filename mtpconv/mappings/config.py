@@ -1,11 +1,16 @@
 """Values of a config.json, read strictly: a wrong or missing key is an error that names it."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from mtpconv.errors import ConfigError, Contradiction
+from mtpconv.errors import ConfigError, Contradiction, brief
 
 Config = Mapping[str, Any]
+
+LARGEST_SIZE = 2**40
+"""Of any one number in a config; a whole model has about as many parameters."""
+MOST_LAYERS = 2_000
 
 TEXT = "text_config"
 """Where a model with a vision tower keeps the language model's keys."""
@@ -34,6 +39,16 @@ def lookup(config: Config, key: str) -> Any:
     return config.get(key.rpartition(".")[2]) if value is None else value
 
 
+def spelled(config: Config, key: str) -> str:
+    """A dotted key as this config has it: its last part alone where `lookup` falls back to that."""
+    value: Any = config
+    *path, last = key.split(".")
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    nested = isinstance(value, Mapping)
+    return key if nested and (last in value or last not in config) else last
+
+
 def with_changes(config: Config, changes: Config) -> dict[str, Any]:
     """`config` with keys set (None: removed), dotted ones inside the dictionaries they name."""
     changed = dict(config)
@@ -49,10 +64,17 @@ def with_changes(config: Config, changes: Config) -> dict[str, Any]:
     return changed
 
 
-def integer(config: Config, key: str, default: int | None = None, *, least: int = 1) -> int:
-    """`config[key]` as an int >= `least`; `default` where the key is absent or null.
+def integer(
+    config: Config,
+    key: str,
+    default: int | None = None,
+    *,
+    least: int = 1,
+    most: int = LARGEST_SIZE,
+) -> int:
+    """`config[key]` as an int from `least` to `most`; `default` where the key is absent or null.
 
-    Raises ConfigError if there is neither, or the value is no such integer.
+    Raises ConfigError if there is neither, or the value is no such integer, or past all measure.
     """
     value = config.get(key)
     if value is None:
@@ -61,21 +83,77 @@ def integer(config: Config, key: str, default: int | None = None, *, least: int 
         raise ConfigError("config/missing-key", f"config.json has no '{key}'", "add it")
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(
-            "config/bad-value", f"config.json: '{key}' is {value!r}, not an int >= {least}"
+            "config/bad-value", f"config.json: '{key}' is {brief(value)}, not an int >= {least}"
+        )
+    if value > most:
+        raise ConfigError(
+            "config/bad-value", f"config.json: '{key}' is {brief(value)}, more than any model has"
         )
     return value
 
 
+_MOST_MTP = 64
+_MOST_REPEATS = 250_000
+_LAYERS = ("num_hidden_layers", "num_layers")
+_MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+_REPEATED = (
+    "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts", "zero_expert_num",
+    "num_attention_heads", "num_key_value_heads", "swa_num_attention_heads",
+    "swa_num_key_value_heads", "num_sliding_attention_heads", "linear_num_key_heads",
+    "linear_num_value_heads", "mamba_num_heads", "n_groups", "index_n_heads", "o_groups",
+)  # fmt: skip
+_LISTS = (
+    "layer_types", "mlp_layer_types", "layers_block_type", "hybrid_override_pattern",
+    "mtp_hybrid_override_pattern", "mtp_layers_block_type", "indexer_types",
+    "hybrid_layer_pattern", "moe_layer_freq",
+)  # fmt: skip
+
+
+def require_bounded(config: Config) -> None:
+    """Raise ConfigError (`config/bad-value`) for numbers a model is not to be expanded from.
+
+    Rules have concrete names, so layers times experts (or heads, where rows are reordered head by
+    head) is memory and time. The largest release has 61 layers of 384 experts.
+    """
+    layers = max(_counted(config, key, MOST_LAYERS) for key in _LAYERS)
+    layers += max(_counted(config, key, _MOST_MTP) for key in _MTP)
+    for key in _REPEATED:
+        _counted(config, key, _MOST_REPEATS // max(1, layers))
+    for key in _LISTS:
+        value = config.get(key)
+        if isinstance(value, list | str) and len(value) > MOST_LAYERS + _MOST_MTP:
+            what = f"config.json: '{key}' lists {len(value):,} layers, more than any model has"
+            raise ConfigError("config/bad-value", what)
+
+
+def _counted(config: Config, key: str, most: int) -> int:
+    value = config.get(key)
+    if type(value) is not int:
+        return 0  # whoever needs the key says what is wrong with it
+    if value > most:
+        what = f"config.json: '{key}' is {brief(value)}, more than any model has"
+        raise ConfigError("config/bad-value", what, f"at most {most:,} here")
+    return value
+
+
 def number(config: Config, key: str, default: float | None = None) -> float:
-    """`config[key]` as a float. Raises ConfigError if it is absent or no number."""
+    """`config[key]` as a float. Raises ConfigError if it is absent or no finite number."""
     value = config.get(key)
     if value is None:
         value = default
     if value is None:
         raise ConfigError("config/missing-key", f"config.json has no '{key}'", "add it")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError("config/bad-value", f"config.json: '{key}' is {value!r}, not a number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
+        what = f"config.json: '{key}' is {brief(value)}, not a number"
+        raise ConfigError("config/bad-value", what)
     return float(value)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int that no float can hold
+        return False
 
 
 def flag(config: Config, key: str, default: bool = False) -> bool:
@@ -85,7 +163,7 @@ def flag(config: Config, key: str, default: bool = False) -> bool:
         return default
     if not isinstance(value, bool):
         raise ConfigError(
-            "config/bad-value", f"config.json: '{key}' is {value!r}, not true or false"
+            "config/bad-value", f"config.json: '{key}' is {brief(value)}, not true or false"
         )
     return value
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from mtpconv.errors import Contradiction, FormatError
-from mtpconv.mappings.spec import Shape, TensorSpec, rows
+from mtpconv.mappings.spec import MOST_TENSORS, Shape, TensorSpec, rows
 
 EXPERTS = ".experts.experts."
 DECODER = "decoder.layers."
@@ -72,6 +72,8 @@ def _key(key: str, members: dict[tuple[int, ...], str], tensors: Mapping[str, Te
     filled = 1
     for length in extent:
         filled *= length
+    if len(specs) > 1 and EXPERTS in key:
+        _require_experts_alike(members, tensors)
     if len(specs) > 1 or filled != len(members):
         raise FormatError(
             "layout/heterogeneous",
@@ -82,14 +84,35 @@ def _key(key: str, members: dict[tuple[int, ...], str], tensors: Mapping[str, Te
     return Key(TensorSpec((*extent, *spec.shape), spec.dtype), members)
 
 
+def _require_experts_alike(
+    members: dict[tuple[int, ...], str], tensors: Mapping[str, TensorSpec]
+) -> None:
+    """Raise FormatError, naming the odd one, if two experts of one layer differ."""
+    first: dict[tuple[int, ...], str] = {}
+    for index, name in members.items():
+        like = first.setdefault(index[:-1], name)
+        ours, theirs = tensors[name], tensors[like]
+        if ours != theirs:
+            raise FormatError(
+                "layout/heterogeneous",
+                f"{name} is {ours.dtype} {list(ours.shape)} where {like} is {theirs.dtype}"
+                f" {list(theirs.shape)}; Megatron keeps a layer's experts in one tensor",
+                "store a layer's experts alike",
+            )
+
+
 def logical_places(keys: Mapping[str, TensorSpec]) -> dict[str, Place]:
     """Logical tensors held by the keys found on disk, stacked axes taken apart.
 
-    Raises FormatError if two keys hold the same logical tensor (Contradiction for an MTP tensor).
+    Raises FormatError if two keys hold the same logical tensor (Contradiction for an MTP tensor),
+    or all of them more than a checkpoint can (a stacked axis is a number out of a file).
     """
     places: dict[str, Place] = {}
     for key, spec in keys.items():
         for name, index in _members(key, spec.shape):
+            if len(places) >= MOST_TENSORS:
+                what = f"'{key}' and the keys before it hold more than {MOST_TENSORS:,} tensors"
+                raise FormatError("file/too-many", what, "check where it came from")
             if name in places:
                 what = f"'{places[name].key}' and '{key}' both hold {name}"
                 if name.startswith("mtp."):
@@ -213,7 +236,8 @@ def extra_states(names: Iterable[str], *, stacked: bool) -> dict[str, Shape]:
     """`_extra_state` entries: key and the extents of its index, for the logical tensors `names`.
 
     The superset of what megatron-core 0.14 to 0.19 asks for: one entry a linear or norm module (an
-    expert counts as one), and one for each layer's `core_attention`.
+    expert counts as one), and one for each attention's `core_attention` (of which a layer of
+    LongCat-Flash has two, numbered).
     """
     modules: dict[str, None] = {}
     for name in names:
@@ -223,9 +247,11 @@ def extra_states(names: Iterable[str], *, stacked: bool) -> dict[str, Shape]:
         if module.endswith(_NO_EXTRA_STATE):
             continue
         modules[module] = None
-        head, found, _ = module.partition(".self_attention.")
+        head, found, rest = module.partition(".self_attention.")
         if found:
-            modules[f"{head}.self_attention.core_attention"] = None
+            number = rest.partition(".")[0]
+            which = f"{number}." if number.isdecimal() else ""
+            modules[f"{head}.self_attention.{which}core_attention"] = None
     indices: dict[str, list[tuple[int, ...]]] = {}
     for module in modules:
         key, index = _written(f"{module}._extra_state", stacked)

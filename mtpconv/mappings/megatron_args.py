@@ -4,9 +4,10 @@ Keys are the attribute names of Megatron-LM's parsed arguments, as a training jo
 `common.pt`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from mtpconv.mappings.blocks import Gqa, Mla
+from mtpconv.mappings.blocks import Gqa, Mla, Moe
 from mtpconv.mappings.config import Config, flag, integer, number, rope
 
 Args = dict[str, Any]
@@ -106,45 +107,50 @@ def mla_args(config: Config, sizes: Mla) -> Args:
     return args
 
 
-def sigmoid_router_args(config: Config, experts: int) -> Args:
-    """DeepSeek-V3's router: sigmoid scores, a bias for the choice only, groups of experts."""
+def expert_args(moe: Moe, sparse: Sequence[bool] = ()) -> Args:
+    """Sizes of experts, and which layers hold them (`sparse` empty: all)."""
+    args: Args = {
+        "num_experts": moe.experts,
+        "moe_ffn_hidden_size": moe.width,
+        "moe_shared_expert_intermediate_size": moe.shared or None,
+        "moe_router_enable_expert_bias": moe.router_bias,
+        "moe_grouped_gemm": True,
+    }
+    return args | ({"moe_layer_freq": [int(layer) for layer in sparse]} if sparse else {})
+
+
+def sigmoid_moe_args(config: Config, moe: Moe, sparse: Sequence[bool] = ()) -> Args:
+    """Experts behind DeepSeek-V3's router: sigmoid scores, a bias for the choice only, groups."""
     groups = integer(config, "n_group", 1)
-    return {
-        "num_experts": experts,
-        "moe_ffn_hidden_size": integer(config, "moe_intermediate_size"),
+    return expert_args(moe, sparse) | {
         "moe_router_topk": integer(config, "num_experts_per_tok"),
         "moe_router_score_function": "sigmoid",
-        "moe_router_enable_expert_bias": True,
         "moe_router_dtype": "fp32",
         "moe_router_pre_softmax": False,
         "moe_router_topk_scaling_factor": number(config, "routed_scaling_factor", 1.0),
         "moe_router_num_groups": groups if groups > 1 else None,
         "moe_router_group_topk": integer(config, "topk_group", 1) if groups > 1 else None,
-        "moe_grouped_gemm": True,
     }
 
 
-def softmax_router_args(config: Config, experts: int, width: int) -> Args:
-    """Mixtral's router: softmax scores, the best few experts, no bias and no groups."""
-    return {
-        "num_experts": experts,
-        "moe_ffn_hidden_size": width,
+def softmax_moe_args(config: Config, moe: Moe, sparse: Sequence[bool] = ()) -> Args:
+    """Experts behind Mixtral's router: softmax scores, the best few, no bias and no groups."""
+    return expert_args(moe, sparse) | {
         "moe_router_topk": integer(config, "num_experts_per_tok"),
         "moe_router_score_function": "softmax",
         # Without renormalisation the weights are those of a softmax over all experts.
         "moe_router_pre_softmax": not flag(config, "norm_topk_prob"),
-        "moe_router_enable_expert_bias": False,
-        "moe_grouped_gemm": True,
     }
 
 
 def window_args(config: Config, full: list[bool] | None = None) -> Args:
     """Sliding-window attention on every layer, or on those that are not `full`.
 
-    transformers counts the token itself (`sliding_window` keys in all), TE those before it.
+    transformers counts the token itself (`sliding_window` keys in all), TE those before it. A model
+    without a window says so, since a job may have one all the same.
     """
     if config.get("sliding_window") is None:
-        return {}
+        return {"window_size": None}
     args: Args = {"window_size": (integer(config, "sliding_window") - 1, 0)}
     if full is not None:
         args["window_attn_skip_freq"] = [int(not layer) for layer in full]

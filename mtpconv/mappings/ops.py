@@ -186,12 +186,6 @@ def split(*sizes: int) -> Moves:
 
 
 @lru_cache(maxsize=4096)
-def take_rows(order: tuple[tuple[int, int], ...], words: str) -> Moves:
-    """One input, its rows in the order of the ranges `[first, last)` in `order`."""
-    return Moves((tuple(Block(0, first, last) for first, last in order),), words)
-
-
-@lru_cache(maxsize=4096)
 def unfuse_experts(experts: int, size: int) -> Moves:
     """A fused `[experts, size, ...]` to one `[size, ...]` for each expert."""
     outputs = tuple((Block(0, e * size, (e + 1) * size),) for e in range(experts))
@@ -213,26 +207,19 @@ def unfuse_interleaved(experts: int, width: int) -> Moves:
 
 
 @lru_cache(maxsize=4096)
-def interleave_qkv(heads: int, groups: int, head_dim: int) -> Moves:
-    """q, k, v rows to Megatron's order: for each KV group its q heads, then its k, then its v."""
+def interleave_qkv(heads: int, groups: int, head_dim: int, v_dim: int | None = None) -> Moves:
+    """q, k, v rows to Megatron's order: for each KV group its q heads, then its k, then its v.
+
+    `v_dim` is a v head's width where it is not that of a k head.
+    """
+    v_dim = v_dim or head_dim
     per_group = heads // groups * head_dim
     blocks: list[Block] = []
     for group in range(groups):
         blocks.append(Block(0, group * per_group, (group + 1) * per_group))
         blocks.append(Block(1, group * head_dim, (group + 1) * head_dim))
-        blocks.append(Block(2, group * head_dim, (group + 1) * head_dim))
+        blocks.append(Block(2, group * v_dim, (group + 1) * v_dim))
     words = (
-        f"q, k, v interleaved by {groups} KV groups: {per_group} q rows, {head_dim} k, {head_dim} v"
+        f"q, k, v interleaved by {groups} KV groups: {per_group} q rows, {head_dim} k, {v_dim} v"
     )
     return Moves((tuple(blocks),), words)
-
-
-@lru_cache(maxsize=4096)
-def interleave_fused_qkv(heads: int, groups: int, head_dim: int) -> Moves:
-    """`interleave_qkv` of one tensor that holds all q rows, then all k, then all v."""
-    starts = (0, heads * head_dim, (heads + groups) * head_dim)
-    split = interleave_qkv(heads, groups, head_dim)
-    blocks = tuple(
-        Block(0, starts[b.input] + b.first, starts[b.input] + b.last) for b in split.outputs[0]
-    )
-    return Moves((blocks,), f"rows [q | k | v] of one tensor: {split.words}")

@@ -13,21 +13,8 @@ def swap_halves(width: int) -> Moves:
 
 
 @lru_cache(maxsize=256)
-def group_qkv(heads: int, groups: int, qk_dim: int, v_dim: int) -> Moves:
-    """q, k, v rows to Megatron's order by KV group; a v head may be narrower than a k head."""
-    per_group = heads // groups * qk_dim
-    blocks: list[Block] = []
-    for group in range(groups):
-        blocks.append(Block(0, group * per_group, (group + 1) * per_group))
-        blocks.append(Block(1, group * qk_dim, (group + 1) * qk_dim))
-        blocks.append(Block(2, group * v_dim, (group + 1) * v_dim))
-    words = f"q, k, v interleaved by {groups} KV groups: {per_group} q rows, {qk_dim} k, {v_dim} v"
-    return Moves((tuple(blocks),), words)
-
-
-@lru_cache(maxsize=256)
 def group_fused_qkv(heads: int, groups: int, qk_dim: int, v_dim: int, chunks: int = 1) -> Moves:
-    """`group_qkv` of one tensor whose rows are `chunks` times `[q | k | v]`.
+    """`interleave_qkv` of one tensor whose rows are `chunks` times `[q | k | v]`.
 
     Chunk c holds the q heads, k heads and v heads of its share of the KV groups; one chunk is plain
     `[q | k | v]`. Raises ValueError if the groups do not divide into the chunks.

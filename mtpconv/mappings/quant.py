@@ -84,11 +84,12 @@ class Quantised:
         if self.encoding == "E2M1":
             return "MXFP4"
         kind = "E8M0" if self.scale_dtype == "F8_E8M0" else self.scale_dtype
+        a = "a" if kind == "BF16" else "an"
         if self.block == (self.height, self.width):
             return f"FP8 E4M3, one {kind} scale"
         if self.block == (1, self.width):
-            return f"FP8 E4M3, a {kind} scale a row"
-        return f"FP8 E4M3, a {kind} scale per {self.block[0]} x {self.block[1]} block"
+            return f"FP8 E4M3, {a} {kind} scale a row"
+        return f"FP8 E4M3, {a} {kind} scale per {self.block[0]} x {self.block[1]} block"
 
 
 @dataclass(frozen=True, slots=True)

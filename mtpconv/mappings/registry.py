@@ -4,8 +4,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mtpconv.errors import ConfigError
-from mtpconv.mappings.config import Config, flat, integer, lookup, with_changes
+from mtpconv.errors import ConfigError, brief
+from mtpconv.mappings.config import (
+    Config,
+    flat,
+    integer,
+    lookup,
+    require_bounded,
+    spelled,
+)
 from mtpconv.mappings.families import (
     bailing_moe_v2,
     deepseek_v2,
@@ -94,8 +101,13 @@ class Family:
     defaults: Config = field(default_factory=dict)
 
     def complete(self, config: Config) -> dict[str, Any]:
-        """`config` flat, with the values that the family's releases leave to its defaults."""
-        return {**self.defaults, **flat(config)}
+        """`config` flat, with the values that the family's releases leave to its defaults.
+
+        Raises ConfigError for one that must not be expanded.
+        """
+        config = {**self.defaults, **flat(config)}
+        require_bounded(config)
+        return config
 
     mixed: bool = False
 
@@ -108,6 +120,10 @@ class Family:
     def ships_mtp(self) -> bool:
         """Whether releases store MTP layers."""
         return self.mtp is not None and self.mtp.convention != "unshipped"
+
+    def mtp_key(self, config: Config) -> str:
+        """The config key that announces MTP, as `config` spells it (empty: the family has none)."""
+        return spelled(config, self.mtp.key) if self.mtp is not None else ""
 
     def count_mtp(self, config: Config, names: Iterable[str]) -> MtpCount:
         """MTP layers that `config` declares and that `names` hold."""
@@ -122,7 +138,7 @@ class Family:
         """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
         config = self.complete(config)
         if self.mtp is not None:
-            config = with_changes(config, {self.mtp.key: mtp_layers})
+            config = {**config, self.mtp.key.rpartition(".")[2]: mtp_layers}
         return self.args(config) | mtp_args(mtp_layers)
 
 
@@ -245,7 +261,7 @@ FAMILIES: dict[str, Family] = {
         ),
         Family(
             "mimo", "MiMo-7B", mimo.rules, mimo.args,
-            mtp=_numbered((mimo.MTP_LAYERS,)),
+            mtp=_numbered((mimo.MTP_LAYERS,)), note=mimo.NOTE,
         ),
         Family(
             "mimo_v2_flash", "MiMo-V2-Flash", mimo_v2.rules, mimo_v2.args,
@@ -304,7 +320,7 @@ def family_of(config: Config) -> Family:
         known = ", ".join(sorted(FAMILIES))
         raise ConfigError(
             "config/unknown-family",
-            f"model_type {model_type!r} is not a family mtpconv knows",
+            f"model_type {brief(model_type)} is not a family mtpconv knows",
             f"known: {known}",
         )
     return FAMILIES[model_type]

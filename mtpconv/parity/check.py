@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mtpconv.convert.hf import HfCheckpoint, open_hf
+from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.mcore import McoreCheckpoint, open_mcore
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.errors import ConfigError, FormatError, MtpconvError
@@ -17,8 +17,10 @@ from mtpconv.inventory.report import Report
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.parity.draft.acceptance import Acceptance, acceptance
 from mtpconv.parity.numbers import HeadNumbers
+from mtpconv.parity.plain import mostly, open_plain, read_as
 from mtpconv.parity.prompts import Prompts
 from mtpconv.parity.run_mcore import Part
+from mtpconv.parity.too_short import TooShort, too_short
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -43,7 +45,9 @@ class Outcome:
 
     `heads` compares logits of a whole forward (`main` only where no layer was left out), with
     transformers' own rounding in `head_noise` where that is not float32; `head_own` compares the
-    heads on the same states. `accepted` is how often MTP drafts are, transformers' first.
+    heads on the same states. `accepted` is how often MTP drafts are, transformers' first,
+    `stand_ins` names packages that plain torch stood in for, and `folded` what quantised weights
+    were read as ("": none are). `unreached` is what begins behind longer texts.
     """
 
     family: Family
@@ -58,7 +62,9 @@ class Outcome:
     dtype: str
     whole: bool
     mtp_layers: int
-    stand_in: bool
+    stand_ins: tuple[str, ...]
+    folded: str
+    unreached: list[TooShort]
 
     @property
     def exact(self) -> bool:
@@ -81,7 +87,12 @@ def parity(
 
 def compare(source: Path, target: Path, options: Parity, progress: Progress = silent) -> Outcome:
     """The comparison itself, before any wording."""
-    hf, checkpoint = open_hf(source), open_mcore(target)
+    if options.draft and (options.layers is not None or options.no_mtp):
+        other = "--no-mtp" if options.no_mtp else "--layers"
+        what = f"--draft needs the whole model and its MTP layers, and {other} leaves some out"
+        raise ConfigError("usage/draft", what, "drop one of the two")
+    checkpoint = open_mcore(target)
+    hf = open_plain(source, mostly(checkpoint))
     family = family_of(hf.config)
     with could_run(family):
         return _compare(hf, checkpoint, family, options, progress)
@@ -136,6 +147,7 @@ def _compare(
 
     from mtpconv.parity import hf_side, mcore_config, mcore_model, mcore_side
     from mtpconv.parity.numbers import compare_logits
+    from mtpconv.parity.own_layers import own_layers
     from mtpconv.parity.prompts import prompts
     from mtpconv.parity.run_hf import run_hf
     from mtpconv.parity.run_mcore import mtp_lead, run_mcore
@@ -143,19 +155,24 @@ def _compare(
     from mtpconv.parity.tensors import McoreReader
 
     device, dtype = choose(options)
+    added = own_layers(family)
     config = hf_side.language_model(family, hf.config)
     mtp_layers = 0 if options.no_mtp else family.count_mtp(hf.config, hf.tensors).expected
+    if options.draft and not mtp_layers:
+        what = f"{hf.root}: --draft, but the model has no MTP layer to draft with"
+        raise ConfigError("usage/draft", what, "mtpconv inventory shows what there is")
     selection = select(options.layers, config, mtp=mtp_layers > 0)
     tokens = prompts(hf.root, config["vocab_size"], options.data, length=options.length)
     weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
     advance = progress("transformers, then megatron-core", 2 * weights)
-    there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
     args = mcore_config.effective_args(family.megatron_args(hf.config, mtp_layers), checkpoint)
+    mcore_side.require_layout(checkpoint, args)
+    there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
     reader = McoreReader(checkpoint)
     try:
         with mcore_model.megatron_world(device):
             settings = mcore_config.settings(args, embedding_rows(checkpoint), dtype)
-            model = mcore_model.build_model(settings)
+            model = mcore_model.build_model(settings, config, added)
             fill = mcore_side.Filler(model, reader, device)
             exact = dtype == torch.float32
             parts, outputs = run_mcore(
@@ -184,7 +201,7 @@ def _compare(
                         )
                 drafted = [f"mtp {depth}" for depth in range(mtp_layers)]
                 accepted = None
-                if options.draft and selection.whole and drafted:
+                if options.draft:
                     accepted = (
                         acceptance(final, [there.states[n].output for n in drafted], ours, vocab),
                         acceptance(
@@ -206,7 +223,11 @@ def _compare(
         dtype=str(dtype).removeprefix("torch."),
         whole=selection.whole,
         mtp_layers=mtp_layers,
-        stand_in=mcore_model.use_stand_in(device),
+        stand_ins=mcore_model.stand_ins(model, device),
+        folded=read_as(hf),
+        unreached=too_short(
+            there.shell.config.get_text_config(), selection.layers, tokens.ids.shape[1]
+        ),
     )
 
 

@@ -30,6 +30,13 @@ def install() -> None:
             setattr(module, name, value)
 
 
+def installed() -> bool:
+    """Whether megatron runs on the stand-ins."""
+    from megatron.core.ssm import gated_delta_net as package
+
+    return package.l2norm is l2norm
+
+
 def l2norm(x: Tensor, dim: int = -1, eps: float = 1e-6) -> Tensor:
     """`x` over its Euclidean length along `dim`."""
     return x * torch.rsqrt((x * x).sum(dim=dim, keepdim=True) + eps)

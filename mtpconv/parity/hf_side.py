@@ -6,6 +6,7 @@ one part at a time, so masks, RoPE, fused experts and what layers hand to each o
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,13 +15,19 @@ from torch import Tensor, nn
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.errors import FormatError
 from mtpconv.mappings.registry import Family
+from mtpconv.parity.same_model import same_model
 from mtpconv.parity.stream import Fill, Record, still_empty, streamed, to_meta
 from mtpconv.parity.tensors import hf_tensor
 
 Config = dict[str, Any]
 
-_TRUNKS = ("model.language_model.", "backbone.")
-"""What releases put in front of a decoder's names where transformers' text models have `model.`."""
+_HERE = {
+    "model.language_model.": "model.",
+    "language_model.model.": "model.",
+    "backbone.": "model.",
+    "model.word_embeddings.": "model.embed_tokens.",
+}
+"""How names of releases begin where those of transformers' text models begin otherwise."""
 
 
 def language_model(family: Family, config: Config) -> Config:
@@ -30,9 +37,15 @@ def language_model(family: Family, config: Config) -> Config:
     """
     text = config.get("text_config")
     if not isinstance(text, dict):
-        return family.complete(config)
+        return _layer_count(config) | family.complete(config)
     own = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
     return {**family.defaults, "model_type": f"{family.model_type}_text", **text, **own}
+
+
+def _layer_count(config: Config) -> Config:
+    """How many layers the kinds of layers say: all that transformers writes for Nemotron."""
+    kinds = config.get("layers_block_type") or config.get("hybrid_override_pattern")
+    return {"num_hidden_layers": len(kinds)} if kinds else {}
 
 
 def build_shell(config: Config, device: str, dtype: torch.dtype) -> Any:
@@ -43,24 +56,50 @@ def build_shell(config: Config, device: str, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    model_type = config["model_type"]
+    model_type: str = config["model_type"]
+    same = same_model(model_type)
     plain = {k: v for k, v in config.items() if k not in ("quantization_config", "auto_map")}
+    plain = same.config(plain) | {"model_type": same.model_type}
     try:
-        described = CONFIG_MAPPING[model_type].from_dict(plain)
+        described = CONFIG_MAPPING[same.model_type].from_dict(_with_floats(plain))
         with torch.device("meta"):
             # Code beside a checkpoint is never run.
             shell = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 described, dtype=dtype, attn_implementation="eager", trust_remote_code=False
             )
     except (KeyError, ValueError) as error:
-        what = f"transformers has no causal LM for model_type {model_type!r} ({error})"
+        reason = str(error).partition("\n")[0]  # the rest lists every model there is
+        what = f"transformers has no causal LM for model_type {model_type!r} ({reason})"
         raise FormatError("parity/unsupported", what, "a newer transformers may") from error
     shell.eval().requires_grad_(False)
+    shell.read_release = partial(same.tensors, config)
     to_meta(shell)
     _real_buffers(shell, device)
+    _released_time_steps(shell)
     if hasattr(shell, "set_experts_implementation"):
         shell.set_experts_implementation("eager")
     return shell
+
+
+def _with_floats(value: Any) -> Any:
+    """A config's value with the floats that transformers writes as `{"__float__": "Infinity"}`."""
+    if isinstance(value, dict):
+        if value.keys() == {"__float__"}:
+            return float(value["__float__"])
+        return {key: _with_floats(item) for key, item in value.items()}
+    return [_with_floats(item) for item in value] if isinstance(value, list) else value
+
+
+def _released_time_steps(shell: Any) -> None:
+    """Give Nemotron's Mamba mixers the limits of time steps that the config says (0 to infinity).
+
+    transformers up to 5.24 takes `time_step_min` for the lower one, which is for initialisation
+    only (its pull request 48989); megatron-core, vLLM and NVIDIA's own code do not.
+    """
+    limits = getattr(shell.config, "time_step_limit", None)
+    for module in shell.modules() if shell.config.model_type == "nemotron_h" else ():
+        if limits is not None and hasattr(module, "time_step_limit"):
+            module.time_step_limit = tuple(limits)
 
 
 def _real_buffers(shell: Any, device: str) -> None:
@@ -88,7 +127,7 @@ def load(shell: Any, weights: dict[str, Tensor], device: str, dtype: torch.dtype
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     info, _ = convert_and_load_state_dict_in_model(
         model=shell,
-        state_dict=dict(weights),
+        state_dict=dict(shell.read_release(weights)),
         load_config=LoadStateDictConfig(
             weight_mapping=get_model_conversion_mapping(shell),  # type: ignore[arg-type]
             device_map={"": device},
@@ -147,16 +186,18 @@ def filler(shell: Any, hf: HfCheckpoint, device: str, dtype: torch.dtype) -> Fil
 
     def fill(name: str, module: nn.Module) -> None:
         wanted = stored.get(names[id(module)], [])
-        load(shell, {n: hf_tensor(hf, n) for n in wanted}, device, dtype)
+        load(shell, {_named_here(n): hf_tensor(hf, n) for n in wanted}, device, dtype)
         require_filled(module, name)
 
     return fill
 
 
 def _named_here(name: str) -> str:
-    """A release's name with the prefix that transformers' text models have."""
-    trunk = next((prefix for prefix in _TRUNKS if name.startswith(prefix)), "")
-    return f"model.{name.removeprefix(trunk)}" if trunk else name
+    """A release's name beginning as transformers' text models have it."""
+    for theirs, ours in _HERE.items():
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
+    return name
 
 
 def _owner(name: str) -> str:

@@ -6,6 +6,7 @@ run with those; the family's translation of config.json gives the rest.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,11 +28,16 @@ class Settings:
 def effective_args(expected: Args, checkpoint: McoreCheckpoint) -> Args:
     """The family's arguments, each replaced by the value the checkpoint was saved with."""
     stored = {name: checkpoint.argument(name) for name in expected}
-    return expected | {
+    found = expected | {
         name: value
         for name, value in stored.items()
         if value is not None and not isinstance(value, Inert)
     }
+    args = (checkpoint.common or {}).get("args")
+    if isinstance(args, Inert) and args.get("window_size", ()) is None:
+        # Of this one None is an answer: the job ran without a window.
+        found["window_size"] = None
+    return found
 
 
 # Megatron-LM's argument -> the config field (`core_transformer_config_from_args`).
@@ -40,8 +46,11 @@ _RENAMED = {
     "norm_epsilon": "layernorm_epsilon",
     "num_experts": "num_moe_experts",
 }
+# What GPTModel reads off its config, which has no such fields: training code sets them.
+_YARN = "yarn_"
 # Arguments of GPTModel itself.
 _MODEL = {
+    "hybrid_layer_pattern",
     "max_position_embeddings",
     "vocab_size",
     "position_embedding_type",
@@ -56,6 +65,8 @@ _IMPLIED = {
     "group_query_attention",
     "multi_latent_attention",
     "swiglu",
+    "squared_relu",
+    "quick_geglu",
     "bf16",
     "dsa_indexer_rope_interleaved",
 }
@@ -77,28 +88,49 @@ def settings(args: Args, vocab: int, dtype: torch.dtype) -> Settings:
         field = _RENAMED.get(name, name)
         if field in known:
             chosen[field] = value
-        elif name not in _MODEL | _IMPLIED and value not in (None, False):
-            raise _too_old(f"has no '{name}'")
-    if args.get("swiglu"):
-        chosen |= {"gated_linear_unit": True, "activation_func": torch.nn.functional.silu}
+        elif name.startswith(_YARN) or name in _MODEL | _IMPLIED:
+            continue
+        elif value not in (None, False):
+            raise too_old(f"has no '{name}'")
+    chosen |= _activation(args)
     chosen |= _numerics(dtype) | _PLACEMENT
     if chosen.get("num_moe_experts"):
         chosen |= {
             "moe_token_dispatcher_type": "allgather",
             "moe_router_load_balancing_type": "none",
             "moe_permute_fusion": False,
-            "moe_layer_freq": _frequency(chosen["moe_layer_freq"]),
+            "moe_layer_freq": _frequency(chosen.get("moe_layer_freq", 1)),
         }
     if args.get("experimental_attention_variant") == "dsa":
         chosen["dsa_indexer_loss_coeff"] = 0.0
     try:
         config = kind(**{name: value for name, value in chosen.items() if name in known})
     except (AssertionError, TypeError, ValueError) as error:
-        raise _too_old(f"refuses the model's arguments ({error})") from error
+        raise too_old(f"refuses the model's arguments ({error})") from error
+    for name in (name for name in args if name.startswith(_YARN)):
+        setattr(config, name, args[name])
     return Settings(config, _model_arguments(args, vocab))
 
 
-def _too_old(what: str) -> FormatError:
+def _activation(args: Args) -> dict[str, Any]:
+    """The activation that the arguments mean: SwiGLU, gpt-oss' own, Gemma's GeLU, or relu²."""
+    if args.get("swiglu"):
+        return {"gated_linear_unit": True, "activation_func": torch.nn.functional.silu}
+    if args.get("quick_geglu"):
+        from megatron.core.fusions.fused_bias_geglu import quick_gelu
+
+        return {"gated_linear_unit": True, "activation_func": quick_gelu}
+    if args.get("gated_linear_unit"):
+        return {"activation_func": partial(torch.nn.functional.gelu, approximate="tanh")}
+    if args.get("squared_relu"):
+        from megatron.core.activations import squared_relu
+
+        return {"activation_func": squared_relu}
+    return {}
+
+
+def too_old(what: str) -> FormatError:
+    """The error (`parity/too-old`) that the installed megatron-core lacks something."""
     import megatron.core
 
     message = f"megatron-core {megatron.core.__version__} {what}"
@@ -106,13 +138,17 @@ def _too_old(what: str) -> FormatError:
 
 
 def _model_arguments(args: Mapping[str, Any], vocab: int) -> dict[str, Any]:
-    return {
+    found = {
         "vocab_size": vocab,
         "max_sequence_length": args["max_position_embeddings"],
         "share_embeddings_and_output_weights": not args["untie_embeddings_and_output_weights"],
         "position_embedding_type": args["position_embedding_type"],
         "rotary_percent": args["rotary_percent"],
         "rotary_base": args["rotary_base"],
+    }
+    if args.get("is_hybrid_model"):
+        return found | {"hybrid_layer_pattern": args["hybrid_layer_pattern"]}
+    return found | {
         "rope_scaling": bool(args.get("use_rope_scaling")),
         "rope_scaling_factor": args.get("rope_scaling_factor", 8.0),
     }

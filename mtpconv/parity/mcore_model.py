@@ -1,4 +1,4 @@
-"""megatron-core's own GPTModel, built on the meta device from TransformerEngine specs."""
+"""megatron-core's own model, built on the meta device from TransformerEngine specs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +9,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from mtpconv.parity import fla, te
-from mtpconv.parity.mcore_config import Settings
+from mtpconv.mappings.config import Config
+from mtpconv.parity import fla, mamba, te
+from mtpconv.parity.mcore_config import Settings, too_old
+from mtpconv.parity.own_layers import OwnLayers
+from mtpconv.parity.own_norms import layer_specs
 from mtpconv.parity.shims import cuda_shims
 from mtpconv.parity.stream import to_meta
 
@@ -28,6 +31,17 @@ def use_stand_in(device: str) -> bool:
     return True
 
 
+def stand_ins(model: Any, device: str) -> tuple[str, ...]:
+    """The packages that a model asks for and that plain torch stood in for."""
+    kinds = {type(module).__name__ for module in model.modules()}
+    asked = {
+        "TransformerEngine": use_stand_in(device),
+        "FLA": "GatedDeltaNet" in kinds and fla.installed(),
+        "mamba_ssm": "MambaMixer" in kinds and mamba.installed(),
+    }
+    return tuple(name for name, stood_in in asked.items() if stood_in)
+
+
 @contextmanager
 def megatron_world(device: str) -> Iterator[None]:
     """A job of one rank with megatron's parallel state, undone on exit."""
@@ -39,18 +53,28 @@ def megatron_world(device: str) -> Iterator[None]:
     dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     try:
         parallel_state.initialize_model_parallel()
-        with cuda_shims(device):
+        # Some of megatron's activations are compiled, which takes a compiler and seconds.
+        with cuda_shims(device), torch.compiler.set_stance("force_eager"):
             yield
     finally:
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
 
 
-def build_model(settings: Settings) -> Any:
-    """The model with every weight on the meta device; RoPE frequencies and the like are real."""
+def build_model(settings: Settings, config: Config, own: OwnLayers | None = None) -> Any:
+    """The model with every weight on the meta device; RoPE frequencies and the like are real.
+
+    `own` is what it needs beyond stock GPTModel, by the HF `config`.
+    """
+    if "hybrid_layer_pattern" in settings.model:
+        return _hybrid_model(settings)
     from megatron.core.models.gpt import GPTModel
 
     layer_spec, mtp_spec = _specs(settings.config)
+    if own is not None:
+        own.specs(layer_specs(layer_spec), config)
+        if mtp_spec is not None:
+            own.mtp(mtp_spec, settings.config, config)
     with torch.device("meta"):
         model = GPTModel(
             config=settings.config,
@@ -59,6 +83,28 @@ def build_model(settings: Settings) -> Any:
             parallel_output=False,
             **settings.model,
         )
+    if own is not None:
+        own.model(model, config)
+    to_meta(model)
+    return model.eval().requires_grad_(False)
+
+
+def _hybrid_model(settings: Settings) -> Any:
+    """A HybridModel: which kind of layer stands where, its pattern says, MTP stacks included."""
+    try:
+        from megatron.core.models.hybrid.hybrid_layer_specs import hybrid_stack_spec
+        from megatron.core.models.hybrid.hybrid_model import HybridModel
+    except ImportError as error:
+        raise too_old("has no HybridModel with MTP layers") from error
+    mamba.install()
+    with torch.device("meta"):
+        model = HybridModel(
+            config=settings.config,
+            hybrid_stack_spec=hybrid_stack_spec,
+            parallel_output=False,
+            **settings.model,
+        )
+    mamba.follow_weights(model)
     to_meta(model)
     return model.eval().requires_grad_(False)
 

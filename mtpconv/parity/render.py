@@ -9,6 +9,7 @@ from mtpconv.inventory.report import Check, Report
 from mtpconv.parity.check import Outcome
 from mtpconv.parity.limits import BF16_HEAD, COSINE, Verdict, head_verdict
 from mtpconv.parity.numbers import HeadNumbers
+from mtpconv.parity.own_layers import OWN_LAYERS
 from mtpconv.parity.run_mcore import Part
 
 
@@ -18,7 +19,7 @@ def parity_report(source: Path, found: Outcome) -> Report:
     findings = [*_departures(found), *_head_findings(found, heads)]
     if not findings and found.mtp_layers == 0:
         findings.append(Finding("parity/no-mtp", "info", "the model has no MTP layer that was run"))
-    findings += _unreached(found)
+    findings += [*_own_layers(found), *_unreached(found), *_too_short(found)]
     first = next((f for f in findings if f.severity == "error"), None)
     mtp = f" + {found.mtp_layers} MTP" if found.mtp_layers else ""
     layers = found.config["num_hidden_layers"]
@@ -91,6 +92,20 @@ def _head_findings(found: Outcome, heads: dict[str, Verdict]) -> list[Finding]:
     return findings
 
 
+def _own_layers(found: Outcome) -> list[Finding]:
+    """What GPTModel lacks or would do otherwise, and was run with modules of our own."""
+    if found.family.model_type not in OWN_LAYERS:
+        return []
+    if not found.family.gap:
+        message = f"run with an MTP layer spec of mtpconv's own: {found.family.note}"
+        return [Finding("target/note", "info", message)] if found.mtp_layers else []
+    message = (
+        "run with modules of mtpconv's own, since no released megatron-core can build this model: "
+        f"{found.family.gap}"
+    )
+    return [Finding("target/no-model", "warning", message)]
+
+
 def _unreached(found: Outcome) -> list[Finding]:
     """Experts that no token was sent to: they have not been compared."""
     missed = {
@@ -107,6 +122,22 @@ def _unreached(found: Outcome) -> list[Finding]:
     )
     hint = "give more and other text with --data"
     return [Finding("parity/experts-unreached", "warning", message, hint=hint)]
+
+
+def _too_short(found: Outcome) -> list[Finding]:
+    """What the model does only with longer texts: it has not been compared."""
+    length = found.prompts.ids.shape[1]
+    return [
+        Finding(
+            "parity/too-short",
+            "warning",
+            f"{length} tokens do not go beyond {short.key} {short.limit}, so {short.what} was not"
+            " compared",
+            name=short.key,
+            hint=f"mtpconv parity --length {short.limit + 1}, or more (--data of that length)",
+        )
+        for short in found.unreached
+    ]
 
 
 def _checks(found: Outcome, heads: dict[str, Verdict]) -> list[Check]:
@@ -135,6 +166,8 @@ def _facts(found: Outcome) -> list[tuple[str, str]]:
         ("run", f"{found.dtype} on {found.device}"),
         ("against", f"transformers {version('transformers')}, {_megatron(found)}"),
     ]
+    if found.folded:
+        facts.append(("folded", found.folded))
     trunk = [p for p in found.parts.values() if p.name.startswith("layer ")]
     if trunk:
         worst = max(trunk, key=lambda p: p.own.relative_median)
@@ -164,7 +197,8 @@ def _facts(found: Outcome) -> list[tuple[str, str]]:
 
 
 def _megatron(found: Outcome) -> str:
-    stood_in = ", TransformerEngine stood in for" if found.stand_in else ""
+    names = " and ".join(found.stand_ins)
+    stood_in = f", {names} stood in for" if names else ""
     import megatron.core
 
     return f"megatron-core {megatron.core.__version__}{stood_in}"

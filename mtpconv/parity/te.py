@@ -24,9 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _IncompatibleKeys
 
-# 2.6: new enough for the 2.x extra state (a byte tensor), older than 2.7, whose fused router
-# kernels megatron would import.
-VERSION = "2.6.0"
+# 2.8: the first with attention sinks (`softmax_type`).
+VERSION = "2.8.0"
 
 InitMethod = Callable[[Tensor], object]
 
@@ -259,7 +258,11 @@ class GroupedLinear(_Module):
 
 
 class DotProductAttention(_Module):
-    """Softmax attention with grouped key and value heads; no parameters, but an extra state."""
+    """Softmax attention with grouped key and value heads; no parameters, but an extra state.
+
+    `window_size` is how many keys before and behind a query it sees (-1: all). Of `softmax_type`
+    "learnable" there is one parameter, `softmax_offset [heads]`: the logit of a key without value.
+    """
 
     def __init__(
         self,
@@ -270,15 +273,26 @@ class DotProductAttention(_Module):
         attn_mask_type: str = "causal",
         tp_size: int = 1,
         softmax_scale: float | None = None,
+        window_size: tuple[int, int] | None = None,
+        softmax_type: str = "vanilla",
         **unused: object,
     ) -> None:
         super().__init__()
         if attention_dropout:
             raise NotImplementedError("the TE stand-in has no dropout")
+        if softmax_type not in ("vanilla", "learnable"):
+            raise NotImplementedError(f"the TE stand-in has no {softmax_type!r} softmax")
         channels = kv_channels if isinstance(kv_channels, int) else kv_channels[0]
         self.softmax_scale = channels**-0.5 if softmax_scale is None else softmax_scale
         self.attn_mask_type = attn_mask_type
         self.tp_size = tp_size
+        self.window = -1 if window_size is None else window_size[0]
+        self.softmax_offset: Tensor | None = None
+        if softmax_type == "learnable":
+            offsets = torch.zeros(
+                num_attention_heads // tp_size, device=torch.cuda.current_device()
+            )
+            self.softmax_offset = nn.Parameter(offsets)
         # As in TE: megatron saves no such extra state for a decoder layer, so none is ever missed.
         self.register_load_state_dict_post_hook(_forgive_missing_extra_state)  # type: ignore[no-untyped-call]
 
@@ -302,12 +316,25 @@ class DotProductAttention(_Module):
         q, k, v = (x.permute(1, 2, 0, 3).float() for x in (query, key, value))
         repeats = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
-        scores = q @ k.transpose(-1, -2) * self.softmax_scale
+        scores = self._scores(q, k)
         if mask == "causal":
-            future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-            scores = scores.masked_fill(future, float("-inf"))
-        out = (scores.softmax(-1) @ v).permute(2, 0, 1, 3)
+            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+            if self.window >= 0:
+                hidden |= torch.ones_like(hidden).tril(-self.window - 1)
+            scores = scores.masked_fill(hidden, float("-inf"))
+        out = (self._probabilities(scores) @ v).permute(2, 0, 1, 3)
         return out.reshape(*out.shape[:2], -1).to(query.dtype)
+
+    def _scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """`q` and `k [b, heads, s, d]` to `[b, heads, sq, sk]`, before any mask."""
+        return q @ k.transpose(-1, -2) * self.softmax_scale
+
+    def _probabilities(self, scores: Tensor) -> Tensor:
+        """Softmax over the keys of `[b, heads, sq, sk]`; a sink takes its share and gives none."""
+        if self.softmax_offset is None:
+            return scores.softmax(-1)
+        sinks = self.softmax_offset.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        return torch.cat([scores, sinks], dim=-1).softmax(-1)[..., :-1]
 
 
 def _forgive_missing_extra_state(module: nn.Module, incompatible: _IncompatibleKeys) -> None:
@@ -411,6 +438,13 @@ def install() -> None:
         "transformer_engine.pytorch.ops",
         FusibleOperation=FusibleOperation,
         Sequential=nn.Sequential,
+    )
+    # From TE 2.7 on megatron imports fused kernels of the router; None is how it knows of none.
+    _module(
+        "transformer_engine.pytorch.router",
+        fused_compute_score_for_moe_aux_loss=None,
+        fused_moe_aux_loss=None,
+        fused_topk_with_score_function=None,
     )
     if importlib.util.find_spec("triton") is None:
         # megatron-core 0.19 imports this one module of GPU kernels unguarded; no test calls them.

@@ -16,9 +16,11 @@ from mtpconv.convert.hf2mcore import LayerLayout, ToMcore, hf2mcore
 from mtpconv.convert.mcore2hf import ToHf, mcore2hf
 from mtpconv.convert.plan_both import plan_both, plan_report
 from mtpconv.convert.prepare import Way, plan_hf
+from mtpconv.convert.take_inventory import take_inventory
+from mtpconv.errors import ConfigError
 from mtpconv.mappings.layout import Key, lay_out
 from mtpconv.mappings.registry import family_of
-from mtpconv.mappings.rule import Request, Rule
+from mtpconv.mappings.rule import Carry, Request, Rule
 from mtpconv.mappings.spec import TensorSpec
 
 SHARED = Path(os.environ.get("MTPCONV_SHARED", "/nonexistent"))
@@ -81,6 +83,98 @@ GHOSTS = [
     ("DeepSeek-V3.2", "deepseek-ai--DeepSeek-V3.2", ("--bf16",), 46_493, (0, 19), None),
     ("DeepSeek-V3", "deepseek-ai--DeepSeek-V3", ("--bf16",), 46_183, (0, 16), "dsv3"),
 ]
+
+PUBLISHED = [
+    ("GLM-5.1", "zai-org--GLM-5.1", 59_870, 753_864_139_008, 791),
+    ("GLM-5.2", "zai-org--GLM-5.2", 59_585, 753_329_940_480, 791),
+    ("GLM-4.7-Flash", "zai-org--GLM-4.7-Flash", 9_703, 31_221_488_576, 212),
+    ("Qwen3-Next-80B-A3B", "Qwen--Qwen3-Next-80B-A3B-Instruct", 75_944, 81_324_862_720, 1_553),
+    ("Qwen3.5-27B", "Qwen--Qwen3.5-27B", 1_199, 27_781_427_952, 15),
+    ("Qwen3.5-35B-A3B", "Qwen--Qwen3.5-35B-A3B", 1_811, 35_951_822_704, 785),
+]
+"""Tensors, elements and MTP tensors of each listing; quantised ones are in `test_fp8`."""
+
+
+@pytest.mark.parametrize(("listing", "config", "tensors", "elements", "mtp"), PUBLISHED)
+def test_published_counts(
+    tmp_path: Path, listing: str, config: str, tensors: int, elements: int, mtp: int
+) -> None:
+    found = take_inventory(ghost(tmp_path / "ghost", listing, config))
+    assert len(found.tensors) == tensors
+    assert sum(spec.elements for spec in found.tensors.values()) == elements
+    assert found.mtp_tensors == mtp
+
+
+def test_every_listing_is_tried() -> None:
+    from tests.acceptance.test_fp8 import QUANTISED
+
+    listed = {path.stem for path in (REAL / "listings").glob("*.tsv")}
+    tried = {row[0] for row in (*PUBLISHED, *QUANTISED)}
+    assert tried == {name for name in listed if not name.startswith("MTP-only_")}
+
+
+CONFIGS = [path for path in sorted((REAL / "configs").glob("*.json")) if "NVFP4" not in path.name]
+"""(NVFP4 releases have the sizes of those they were made from.)"""
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_published_config_plans_whole_or_is_refused_by_name(
+    tmp_path: Path, path: Path
+) -> None:
+    """A model of that config's sizes, headers only, is whole both ways."""
+    config = without_quantisation(json.loads(path.read_text()))
+    if config["model_type"] in UNKNOWN:
+        with pytest.raises(ConfigError, match=config["model_type"]):
+            family_of(config)
+        return
+    family = family_of(config)
+    flat = family.complete(config)
+    layers = family.count_mtp(config, ()).declared if family.ships_mtp else 0
+    observed = STEP_HEADS if family.model_type == "step3p7" else {}
+    rows = family.rules(Request(flat, observed, layers or 0))
+    names = {row.hf: observed[row.hf] for row in rows if isinstance(row, Carry)}
+    for row in rows:
+        if isinstance(row, Rule):
+            names |= {n: TensorSpec(s, "BF16") for n, s in zip(row.hf, row.hf_shapes, strict=True)}
+    folder = headers_only(tmp_path / "hf", config, names)
+    if "shared" in (flat.get("indexer_types") or ()):
+        with pytest.raises(ConfigError) as caught:
+            plan_both(folder, Way(target_mcore=(0, 16)), "auto")
+        assert "--target-mcore 0.19" in caught.value.mend
+    both = plan_both(folder, Way(target_mcore=(0, 19)), "auto")
+    assert plan_report(both).verdict == "pass", path.name
+    assert both.back is not None
+    assert both.back.whole
+    assert len(both.back.target) == len(names)
+
+
+UNKNOWN = ("minimax_m3", "kimi_k25", "kimi_k3", "deepseek_ref")
+STEP_HEADS = dict.fromkeys(
+    [f"model.layers.{layer}.transformer.shared_head.output.weight" for layer in (45, 46, 47)],
+    TensorSpec((128896, 4096), "BF16"),
+)
+
+
+def without_quantisation(config: dict) -> dict:
+    plain = {key: value for key, value in config.items() if key != "quantization_config"}
+    text = plain.get("text_config")
+    return plain | ({"text_config": without_quantisation(text)} if text else {})
+
+
+def headers_only(folder: Path, config: dict, tensors: dict[str, TensorSpec]) -> Path:
+    """One shard whose payload is a hole."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, spec in tensors.items():
+        offsets = [end, end := end + spec.nbytes]
+        header[name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": offsets}
+    text = json.dumps(header).encode()
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    return folder
 
 
 @pytest.mark.parametrize(("listing", "config", "words", "count", "release", "layout"), GHOSTS)

@@ -76,12 +76,6 @@ def converted(source: Path, *options: object) -> Path:
     return target
 
 
-def same_files(a: Path, b: Path) -> bool:
-    names = sorted(path.name for path in a.iterdir())
-    assert names == sorted(path.name for path in b.iterdir())
-    return all((a / name).read_bytes() == (b / name).read_bytes() for name in names)
-
-
 def megatron_tensors(folder: Path) -> Tensors:
     """Every tensor of a torch_dist folder, through torch's own reader."""
     entries = FileSystemReader(folder).read_metadata().state_dict_metadata

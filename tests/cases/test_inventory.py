@@ -18,9 +18,9 @@ from tests.cases.kit import (
     megatron_tensors,
     renamed_keys,
     resaved,
-    same_files,
 )
 from tests.convert.diff.make import altered
+from tests.fixtures.folders import same_files
 from tests.fixtures.hf import read_checkpoint
 from tests.fixtures.tamper import edit
 

@@ -1,6 +1,6 @@
 """Cases 1 to 19: MTP layers under any name, lost, undeclared, stale, or swapped.
 
-Parity's share (15) and FP8's (17) are tested with those rooms.
+Parity's share (15) and FP8's (17) are in test_fp8_and_parity.py.
 """
 
 import json
@@ -17,10 +17,10 @@ from tests.cases.kit import (
     converted,
     renamed_keys,
     resaved,
-    same_files,
     set_argument,
 )
 from tests.convert.diff.make import altered
+from tests.fixtures.folders import same_files
 from tests.fixtures.hf import read_checkpoint
 from tests.fixtures.tamper import edit, set_config
 

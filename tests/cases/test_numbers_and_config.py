@@ -1,6 +1,6 @@
 """Cases 33 to 40: dtypes, rounding, and configs that say something else than the weights.
 
-FP8's share (34, 35) and parity's (41, and that parity sees 39) are tested with those rooms.
+FP8's share (34, 35) and parity's (41, and that parity sees 39) are in test_fp8_and_parity.py.
 """
 
 import json

@@ -14,12 +14,13 @@ from safetensors import safe_open
 from mtpconv.convert import digests
 from mtpconv.convert.cast import convert
 from mtpconv.convert.digests import Digest, block_digest, of_blocks
-from mtpconv.convert.execute import OutputFile, Tensor, Written, write_files
+from mtpconv.convert.execute import OutputFile, Tensor, write_files
 from mtpconv.convert.hf import open_hf
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore, mcore_output
 from mtpconv.convert.mcore2hf import hf_files, plan_mcore
 from mtpconv.convert.prepare import Way, plan_hf
 from mtpconv.convert.ranges import contiguous
+from mtpconv.convert.written import Range, Written
 from tests.fixtures import hf as fixture
 
 
@@ -77,9 +78,15 @@ def test_every_stored_tensor_has_the_digest_of_its_bytes(tmp_path: Path) -> None
             stored = state[name][box].contiguous().view(-1).view(torch.uint8)
             where = ".".join(map(str, chunk.offsets))
             expected[f"{name}@{where}"] = xxhash.xxh3_128_hexdigest(stored.numpy())
-    assert {
-        name: d for written in there.values() for name, d in written.tensors.items()
-    } == expected
+    found = {name: at.digest for file in there.values() for name, at in file.tensors.items()}
+    assert found == expected
+    for file, written in there.items():
+        whole, frame, end = (tmp_path / "there" / file).read_bytes(), b"", 0
+        for at in written.tensors.values():
+            assert xxhash.xxh3_128_hexdigest(whole[at.start : at.start + at.nbytes]) == at.digest
+            frame += whole[end : at.start]
+            end = at.start + at.nbytes
+        assert xxhash.xxh3_128_hexdigest(frame + whole[end:]) == written.frame
 
     files, chunks = hf_files(plan_mcore(tmp_path / "mc", None, no_mtp=False))
     (tmp_path / "back").mkdir()
@@ -87,7 +94,7 @@ def test_every_stored_tensor_has_the_digest_of_its_bytes(tmp_path: Path) -> None
     chunks.close()
     for file, written in back.items():
         with safe_open(tmp_path / "back" / file, framework="pt") as shard:
-            assert written.tensors == {
+            assert {name: at.digest for name, at in written.tensors.items()} == {
                 name: xxhash.xxh3_128_hexdigest(
                     shard.get_tensor(name).contiguous().view(-1).view(torch.uint8).numpy()
                 )
@@ -103,7 +110,7 @@ def test_done_is_told_of_each_file_that_is_whole(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(data)
     payload = contiguous(tmp_path / "in", 0, len(data), "t")
     outputs = [
-        OutputFile(f"f{n}", len(data) + 2, lambda: [b"<", Tensor("t", [payload]), b">"])
+        OutputFile(f"f{n}", len(data) + 2, lambda: [b"<", Tensor("t", "U8", [payload]), b">"])
         for n in range(5)
     ]
     told: list[Written] = []
@@ -117,4 +124,5 @@ def test_done_is_told_of_each_file_that_is_whole(tmp_path: Path) -> None:
     found = write_files(tmp_path, outputs, convert, threads=3, done=done)
     assert sorted(told, key=lambda w: w.name) == list(found.values())
     digest = xxhash.xxh3_128_hexdigest
-    assert found["f0"] == Written("f0", len(data) + 2, {"t": digest(data)}, digest(b"<>"))
+    tensors = {"t": Range(1, len(data), digest(data))}
+    assert found["f0"] == Written("f0", len(data) + 2, tensors, digest(b"<>"))

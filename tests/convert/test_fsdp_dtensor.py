@@ -14,7 +14,8 @@ from mtpconv.convert.mcore import open_mcore
 from mtpconv.convert.mcore2hf import ToHf, mcore2hf
 from mtpconv.mappings.layout import logical_places
 from mtpconv.mappings.spec import TensorSpec
-from tests.convert.test_roundtrip import make, same_files
+from tests.convert.test_roundtrip import make
+from tests.fixtures.folders import same_files
 from tests.fixtures.hf import read_checkpoint
 from tests.oracle.walk import expected
 

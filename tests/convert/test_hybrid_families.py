@@ -16,7 +16,8 @@ from mtpconv.convert.mcore2hf import ToHf, mcore2hf
 from mtpconv.convert.prepare import Way
 from mtpconv.convert.roundtrip import RoundTrip, roundtrip
 from mtpconv.convert.take_inventory import take_inventory
-from tests.convert.test_roundtrip import same_files, statuses
+from tests.convert.test_roundtrip import statuses
+from tests.fixtures.folders import same_files
 from tests.fixtures.hybrid import FAMILIES, make
 from tests.fixtures.tamper import edit
 

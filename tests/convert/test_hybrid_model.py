@@ -12,8 +12,9 @@ from mtpconv.convert.prepare import Way
 from mtpconv.convert.roundtrip import RoundTrip, roundtrip
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.hybrid import hybrid_name
-from tests.convert.test_roundtrip import make, same_files
+from tests.convert.test_roundtrip import make
 from tests.fixtures import hybrid as gated
+from tests.fixtures.folders import same_files
 from tests.fixtures.tamper import edit
 
 QKV, FC2 = "self_attention.linear_qkv.weight", "mlp.linear_fc2.weight"

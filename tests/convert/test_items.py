@@ -12,8 +12,9 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 from mtpconv.convert.common_state import common_pt, empty_extra_state
 from mtpconv.convert.dcp import Chunk, Stored, metadata_bytes, read_metadata
-from mtpconv.convert.inert import Inert, loads
+from mtpconv.convert.inert import Inert
 from mtpconv.convert.items import read_tensor_item, tensor_container
+from mtpconv.convert.opcodes import loads
 from mtpconv.errors import FormatError, UnsafeError
 from mtpconv.mappings.spec import TensorSpec
 

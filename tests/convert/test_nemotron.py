@@ -16,7 +16,7 @@ from mtpconv.mappings.families.nemotron_h import mtp_pattern, pattern
 from mtpconv.mappings.registry import family_of
 from mtpconv.mappings.rule import Request, Rule
 from mtpconv.mappings.spec import TensorSpec
-from tests.convert.test_roundtrip import same_files
+from tests.fixtures.folders import same_files
 from tests.fixtures.nemotron import make
 from tests.fixtures.tamper import edit
 

@@ -21,8 +21,8 @@ from mtpconv.errors import MtpconvError
 from mtpconv.mappings.quant import fold
 from mtpconv.mappings.spec import TensorSpec
 from tests.convert.test_fp8 import FAMILY, HEAD, make
-from tests.convert.test_roundtrip import same_files
 from tests.fixtures import hf as fixture
+from tests.fixtures.folders import same_files
 from tests.fixtures.quantise import BLOCK, E2M1, SCHEMES, spread, to_mxfp4
 from tests.fixtures.tamper import edit
 

@@ -18,6 +18,7 @@ from mtpconv.convert.roundtrip import RoundTrip, back_and_compare, roundtrip, to
 from mtpconv.errors import MtpconvError
 from mtpconv.inventory.report import Report
 from tests.fixtures import hf as fixture
+from tests.fixtures.folders import same_files
 from tests.fixtures.tamper import edit, flip_byte, set_config
 
 MODELS = [
@@ -46,12 +47,6 @@ def make(
     config = fixture.config_for(family, mtp=mtp, **options)
     tensors = fixture.tensors_for(config, copies=copies)
     return fixture.write_checkpoint(folder, config, tensors, shards=3)
-
-
-def same_files(a: Path, b: Path) -> bool:
-    names = sorted(path.name for path in a.iterdir())
-    assert names == sorted(path.name for path in b.iterdir())
-    return all((a / name).read_bytes() == (b / name).read_bytes() for name in names)
 
 
 def statuses(report: Report) -> dict[str, str]:

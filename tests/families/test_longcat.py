@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mtpconv.convert.dcp import read_metadata
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
 from mtpconv.convert.roundtrip import RoundTrip, roundtrip
 from mtpconv.errors import ConfigError
@@ -13,6 +14,7 @@ from mtpconv.mappings.rule import Request
 from tests.families.keys import keys_of
 from tests.fixtures import hf as files
 from tests.fixtures import mtp_families as fixture
+from tests.oracle.model import build_model, megatron_world
 
 Tensors = dict[str, torch.Tensor]
 ATTENTION = {
@@ -91,6 +93,28 @@ def test_every_key_and_value(tmp_path: Path, mtp: int) -> None:
         assert torch.equal(found[key], tensor), key
     assert found["decoder.layers.0.moe.router.weight"].shape[0] == 12
     assert "3 layers" in report.subject
+
+
+def test_each_of_two_attentions_has_what_megatrons_attention_asks_for(tmp_path: Path) -> None:
+    """mbridge's layer keeps both in a ModuleList, which megatron-core saves by its default way."""
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+    from megatron.core.transformer.utils import sharded_state_dict_default
+
+    config = fixture.config_for("longcat_flash", 1)
+    source = files.write_checkpoint(tmp_path / "hf", config, fixture.tensors_for(config))
+    assert hf2mcore(source, tmp_path / "mc", ToMcore()).verdict == "pass"
+    stored = {key.partition("/")[0] for key in read_metadata(tmp_path / "mc/release").objects}
+    with megatron_world():
+        model = build_model(files.config_for("deepseek_v3", num_hidden_layers=1))
+        attention = model.decoder.layers[0].self_attention
+        both = torch.nn.ModuleList([attention, attention])
+        for layer in range(3):
+            prefix = f"decoder.layers.{layer}.self_attention."
+            found = sharded_state_dict_default(both, prefix).values()
+            asked = {entry.key for entry in found if isinstance(entry, ShardedObject)}
+            halves = {f"{prefix}{half}.core_attention._extra_state" for half in "01"}
+            assert halves <= asked <= stored
+    assert "decoder.layers.0.self_attention.core_attention._extra_state" not in stored
 
 
 def test_the_mtp_layers_copy_of_the_embedding(tmp_path: Path) -> None:

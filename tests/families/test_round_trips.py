@@ -15,6 +15,7 @@ from mtpconv.mappings.config import flat
 from mtpconv.mappings.registry import FAMILIES
 from tests.fixtures import hf as files
 from tests.fixtures import mtp_families as fixture
+from tests.fixtures.folders import same_files
 
 CASES: list[tuple[str, int, dict[str, object]]] = [
     ("mimo", 0, {}),
@@ -51,12 +52,6 @@ CASES: list[tuple[str, int, dict[str, object]]] = [
 def make(folder: Path, family: str, mtp: int = 0, **options: object) -> Path:
     config = fixture.config_for(family, mtp, **options)
     return files.write_checkpoint(folder, config, fixture.tensors_for(config, mtp), shards=3)
-
-
-def same_files(a: Path, b: Path) -> bool:
-    names = sorted(path.name for path in a.iterdir())
-    assert names == sorted(path.name for path in b.iterdir())
-    return all((a / name).read_bytes() == (b / name).read_bytes() for name in names)
 
 
 @pytest.mark.parametrize(("family", "mtp", "options"), CASES)
@@ -139,4 +134,6 @@ def test_what_a_job_must_see_to_is_said(tmp_path: Path) -> None:
     report = roundtrip(make(tmp_path / "hf", "exaone_moe", 1), RoundTrip())
     assert [f.severity for f in report.findings if f.id == "target/note"] == ["info"]
     report = roundtrip(make(tmp_path / "mimo", "mimo", 1), RoundTrip())
+    assert [f.severity for f in report.findings if f.id == "target/note"] == ["info"]
+    report = roundtrip(make(tmp_path / "ling", "bailing_moe_v2", 1), RoundTrip())
     assert not [f for f in report.findings if f.id.startswith("target/")]

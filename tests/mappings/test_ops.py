@@ -12,7 +12,6 @@ from mtpconv.mappings.ops import (
     placed,
     rename,
     split,
-    take_rows,
     unfuse_experts,
     unfuse_interleaved,
 )
@@ -47,7 +46,7 @@ CASES = [
     (HALF_SWAP, [(3, 10)]),
     (split(3, 5, 1), [(9, 2)]),
     (split(3, 5), [(8, 1, 4)]),
-    (take_rows(((4, 9), (0, 4)), "turned"), [(9, 2)]),
+    (Moves(((Block(0, 4, 9), Block(0, 0, 4)),), "turned"), [(9, 2)]),
     (unfuse_experts(3, 4), [(3, 4, 5)]),
     (unfuse_experts(3, 4), [(3, 4)]),
     (unfuse_interleaved(3, 2), [(3, 4, 5)]),

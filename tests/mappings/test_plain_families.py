@@ -4,7 +4,7 @@ import pytest
 
 from mtpconv.convert.prepare import prepare
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.ops import interleave_fused_qkv
+from mtpconv.mappings.orders import group_fused_qkv
 from mtpconv.mappings.registry import family_of
 from mtpconv.mappings.rule import Request, Rule
 from mtpconv.mappings.spec import TensorSpec
@@ -104,7 +104,7 @@ def test_megatron_arguments(family: str, options: dict, expected: dict[str, obje
 
 def test_fused_qkv_by_hand() -> None:
     """4 heads, 2 KV heads of 3 rows: q 0-11, k 12-17, v 18-23."""
-    (blocks,) = interleave_fused_qkv(4, 2, 3).outputs
+    (blocks,) = group_fused_qkv(4, 2, 3, 3).outputs
     assert [(b.first, b.last) for b in blocks] == [
         (0, 6), (12, 15), (18, 21), (6, 12), (15, 18), (21, 24),
     ]  # fmt: skip

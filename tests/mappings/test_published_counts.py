@@ -71,6 +71,23 @@ DEEPSEEK_V32 = {
     "index_head_dim": 128,
     "index_topk": 2048,
 }
+GLM_45 = {
+    "model_type": "glm4_moe",
+    "hidden_size": 5120,
+    "num_hidden_layers": 92,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151552,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "n_routed_experts": 160,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "attention_bias": True,
+    "use_qk_norm": True,
+    "num_nextn_predict_layers": 1,
+}
 FLASH_COPIES = ("model.layers.47.embed_tokens.weight", "model.layers.47.shared_head.head.weight")
 COPIES = ("model.layers.61.embed_tokens.weight", "model.layers.61.shared_head.head.weight")
 
@@ -93,43 +110,72 @@ def hf_tensors(table: list[Row]) -> dict[str, TensorSpec]:
 @pytest.mark.parametrize(
     ("config", "copies", "tensors", "elements", "mtp"),
     [
-        # Released with scales: 91,991 tensors, 1,564 of MTP; 45,808 and 776 of them are scales.
-        (DEEPSEEK_V3, COPIES, 46_183, None, 788),
         (GLM_47_FLASH, FLASH_COPIES, 9_703, 31_221_488_576, 212),
         (GLM_51, (), 59_870, 753_864_139_008, 791),
         (GLM_52, (), 59_585, 753_329_940_480, 791),
     ],
 )
 def test_counts_are_the_published_ones(
-    config: dict, copies: tuple[str, ...], tensors: int, elements: int | None, mtp: int
+    config: dict, copies: tuple[str, ...], tensors: int, elements: int, mtp: int
 ) -> None:
     found = hf_tensors(rows(config, copies=copies))
     prefix = f"model.layers.{config['num_hidden_layers']}."
     assert len(found) == tensors
     assert sum(name.startswith(prefix) for name in found) == mtp
-    if elements is not None:
-        assert sum(spec.elements for spec in found.values()) == elements
+    assert sum(spec.elements for spec in found.values()) == elements
+
+
+PLAIN = ("embed_tokens", "lm_head", "gate", "eh_proj", "weights_proj")
+"""Matrices that the FP8 releases leave alone, by the last parts of their names."""
+
+
+def scaled(found: dict[str, TensorSpec], *plain: str) -> dict[str, TensorSpec]:
+    """The matrices a release quantises."""
+    return {
+        name: spec
+        for name, spec in found.items()
+        if len(spec.shape) == 2 and name.split(".")[-2] not in (*PLAIN, *plain)
+    }
+
+
+def blocks(spec: TensorSpec) -> int:
+    """Scales of a matrix that has one for each 128 x 128 block, ragged ones too."""
+    return -(-spec.shape[0] // 128) * -(-spec.shape[1] // 128)
 
 
 @pytest.mark.parametrize(
-    ("config", "tensors", "elements", "mtp"),
+    ("config", "copies", "tensors", "elements", "mtp"),
     [
-        (DEEPSEEK_V3, 91_991, 684_531_386_000, 1_564),
-        (DEEPSEEK_V32, 92_425, 685_396_921_376, 1_571),
+        (DEEPSEEK_V3, COPIES, 91_991, 684_531_386_000, 1_564),
+        (DEEPSEEK_V32, COPIES, 92_425, 685_396_921_376, 1_571),
+        (GLM_52, (), 118_629, 753_375_793_584, 1_569),
     ],
 )
-def test_deepseek_counts_in_fp8(config: dict, tensors: int, elements: int, mtp: int) -> None:
-    """Published totals less their scales: one F32 a 128 x 128 block of each FP8 matrix."""
-    found = hf_tensors(rows(config, copies=COPIES))
-    plain = ("norm", "embed_tokens", "lm_head", "head.weight", "gate.weight", "bias", "eh_proj")
-    plain += ("weights_proj",)
-    quantised = {n: s for n, s in found.items() if not any(word in n for word in plain)}
-    quantised = {n: s for n, s in quantised.items() if len(s.shape) == 2}
-    scales = sum(-(-s.shape[0] // 128) * -(-s.shape[1] // 128) for s in quantised.values())
+def test_counts_in_fp8_by_blocks(
+    config: dict, copies: tuple[str, ...], tensors: int, elements: int, mtp: int
+) -> None:
+    """Published totals: the plain tensors, and one F32 a 128 x 128 block of each FP8 matrix."""
+    found = hf_tensors(rows(config, copies=copies))
+    quantised = scaled(found, "head")
     assert len(found) + len(quantised) == tensors
+    scales = sum(map(blocks, quantised.values()))
     assert sum(spec.elements for spec in found.values()) + scales == elements
     names = [*found, *(f"{name}_scale_inv" for name in quantised)]
-    assert sum(name.startswith("model.layers.61.") for name in names) == mtp
+    prefix = f"model.layers.{config['num_hidden_layers']}."
+    assert sum(name.startswith(prefix) for name in names) == mtp
+
+
+def test_counts_in_fp8_by_rows() -> None:
+    """GLM-4.5-FP8: a scale for each row, the MTP layer's own head quantised too."""
+    copies = ("model.layers.92.embed_tokens.weight", "model.layers.92.shared_head.head.weight")
+    found = hf_tensors(rows(GLM_45, copies=copies))
+    quantised = scaled(found)
+    assert copies[1] in quantised
+    assert len(found) + len(quantised) == 88_543
+    scales = sum(spec.shape[0] for spec in quantised.values())
+    assert sum(spec.elements for spec in found.values()) + scales == 358_458_543_424
+    names = [*found, *(f"{name}_scale" for name in quantised)]
+    assert sum(name.startswith("model.layers.92.") for name in names) == 990
 
 
 def test_dsa_names_and_orders_by_release() -> None:

@@ -7,13 +7,11 @@ Written from transformers' code without looking at the package under test, like 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from megatron.core.transformer.transformer_config import TransformerConfig
+from mtpconv.parity import own_norms
 
 Config = dict[str, object]
 Settings = dict[str, object]
@@ -112,32 +110,19 @@ def rotary_percent(config: Config) -> float | None:
 
 def adapt(config: Config, spec: object) -> None:
     """Put modules into a layer or block spec that megatron-core's own lacks for this family."""
-    family = config["model_type"]
-    for layer in getattr(spec, "layer_specs", [spec]):
-        if family in WIDE_NORMS:
-            attention = layer.submodules.self_attention.submodules
-            attention.q_layernorm = _wide_norm("num_attention_heads")
-            attention.k_layernorm = _wide_norm("num_query_groups")
-        elif family in GEMMA:
-            row = _row_with_norm()
-            layer.submodules.self_attention.submodules.linear_proj = row
-            mlp = layer.submodules.mlp
-            inner = mlp.keywords["submodules"] if isinstance(mlp, partial) else mlp.submodules
-            inner.linear_fc2 = row
-        elif family == "gpt_oss":
-            # megatron-core's own attention has sinks and windows, the stand-in for TE's has not.
-            from megatron.core.transformer.dot_product_attention import DotProductAttention
+    family, layers = config["model_type"], own_norms.layer_specs(spec)
+    if family in WIDE_NORMS:
+        own_norms.norm_all_heads(layers)
+    elif family in GEMMA:
+        own_norms.norm_projections(layers)
+    elif family == "glm4":
+        own_norms.norm_outputs(layers, "post_self_attn_layernorm", "post_mlp_layernorm")
+    elif family == "gpt_oss":
+        # megatron-core's own attention with sinks and windows, not the stand-in for TE's.
+        from megatron.core.transformer.dot_product_attention import DotProductAttention
 
+        for layer in layers:
             layer.submodules.self_attention.submodules.core_attention = DotProductAttention
-        elif family == "glm4":
-            part = layer.submodules.self_attention
-            part.module = _with_norm(part.module, "post_self_attn_layernorm")
-            mlp = layer.submodules.mlp
-            if isinstance(mlp, partial):  # from megatron-core 0.19 on
-                normed = _with_norm(mlp.func.__self__, "post_mlp_layernorm")
-                layer.submodules.mlp = partial(normed.as_mlp_submodule, **mlp.keywords)
-            else:
-                mlp.module = _with_norm(mlp.module, "post_mlp_layernorm")
 
 
 def finish(config: Config, model: torch.nn.Module) -> None:
@@ -145,64 +130,6 @@ def finish(config: Config, model: torch.nn.Module) -> None:
     if config["model_type"] in GEMMA:
         scale = int(config["hidden_size"]) ** 0.5
         model.embedding.register_forward_hook(lambda module, args, output: output * scale)
-
-
-def _row_with_norm() -> type:
-    """A row-parallel linear that norms its output: `post_layernorm.weight [out]`."""
-    from megatron.core.extensions.transformer_engine import TENorm, TERowParallelLinear
-
-    class RowWithNorm(TERowParallelLinear):
-        def __init__(
-            self, input_size: int, output_size: int, *, config: TransformerConfig, **other: object
-        ) -> None:
-            super().__init__(input_size, output_size, config=config, **other)
-            self.post_layernorm = TENorm(config, output_size, config.layernorm_epsilon)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-            output, bias = super().forward(x)
-            return self.post_layernorm(output), bias
-
-    return RowWithNorm
-
-
-def _with_norm(base: type, name: str) -> type:
-    """`base` with its output normed by a module called `name`."""
-    from megatron.core.extensions.transformer_engine import TENorm
-    from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
-
-    class WithNorm(base):
-        def __init__(self, config: TransformerConfig, *args: object, **other: object) -> None:
-            super().__init__(config, *args, **other)
-            norm = TENorm(config, config.hidden_size, config.layernorm_epsilon)
-            # An MLP asks each of its modules for this.
-            norm.sharded_state_dict = lambda prefix, sharded_offsets, metadata, **other: (
-                make_sharded_tensors_for_checkpoint(
-                    norm.state_dict(prefix="", keep_vars=True), prefix, {}, sharded_offsets
-                )
-            )
-            setattr(self, name, norm)
-
-        def forward(self, *args: object, **other: object) -> tuple[Tensor, Tensor | None]:
-            output, bias = super().forward(*args, **other)
-            return getattr(self, name)(output), bias
-
-    return WithNorm
-
-
-def _wide_norm(count: str) -> type:
-    """A norm over all heads at once: `weight [heads * head_dim]`, `x [s, b, heads, head_dim]`."""
-    from megatron.core.extensions.transformer_engine import TENorm
-
-    class WideNorm(torch.nn.Module):
-        def __new__(
-            cls, hidden_size: int, config: TransformerConfig, eps: float
-        ) -> torch.nn.Module:
-            norm = TENorm(config, hidden_size * getattr(config, count), eps)
-            narrow = norm.forward
-            norm.forward = lambda x: narrow(x.flatten(-2)).view(x.shape)
-            return norm
-
-    return WideNorm
 
 
 # --- walk ----------------------------------------------------------------------------------------

@@ -12,12 +12,14 @@ import torch
 from typer.testing import CliRunner
 
 from mtpconv.cli import app
+from mtpconv.convert.fold_hf import fold_hf
 from mtpconv.convert.hf import open_hf
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
 from mtpconv.demo.run import CHECKPOINT
 from mtpconv.parity.check import Parity, compare
 from mtpconv.parity.draft.acceptance import Acceptance, acceptance
 from mtpconv.parity.draft.drafters import Draft, MtpDrafter, NgramDrafter, Pick, Sampler
+from mtpconv.parity.draft.reads import main_reads, mtp_reads
 from mtpconv.parity.draft.speculate import plain, speculative
 from mtpconv.parity.draft.whole import loaded
 from tests.fixtures.hf import config_for, tensors_for, write_checkpoint
@@ -174,3 +176,39 @@ def test_a_model_without_mtp_has_nothing_to_draft_with(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["draft", str(folder)])
     assert done.exit_code == 2
     assert "[draft/no-mtp]" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["untied", "tied", "copies", "fp8"])
+def test_bytes_read_by_hand(kind: str, tmp_path: Path) -> None:
+    """H 8, vocabulary 10, four experts of which a token takes two; bfloat16 but for FP8 experts."""
+    config = config_for(
+        "glm4_moe", mtp=1, num_hidden_layers=1, n_routed_experts=4, num_experts_per_tok=2,
+        tie_word_embeddings=kind == "tied",
+    )  # fmt: skip
+    shapes = {
+        "model.embed_tokens.weight": (10, 8),
+        "model.norm.weight": (8,),
+        "model.layers.1.eh_proj.weight": (8, 16),
+    }
+    if kind != "tied":
+        shapes["lm_head.weight"] = (10, 8)
+    if kind == "copies":
+        shapes |= {
+            "model.layers.1.embed_tokens.weight": (10, 8),
+            "model.layers.1.shared_head.head.weight": (10, 8),
+        }
+    tensors = {name: torch.ones(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+    for layer in (0, 1):
+        for expert in range(4):
+            name = f"model.layers.{layer}.mlp.experts.{expert}.up_proj.weight"
+            weight = torch.ones(4, 8)
+            tensors[name] = weight.to(torch.float8_e4m3fn if kind == "fp8" else torch.bfloat16)
+            if kind == "fp8":
+                tensors[f"{name}_scale_inv"] = torch.ones(1, 1)
+    hf = open_hf(write_checkpoint(tmp_path / "hf", config, tensors))
+    # Two experts: 2 x 4 x 8 values of 2 bytes, or of one and a scale of 4 bytes for each.
+    experts = 2 * (32 + 4) if kind == "fp8" else 2 * 64
+    row, head = 8 * 2, 10 * 8 * 2
+    assert main_reads(hf) == experts + 8 * 2 + row + head
+    assert mtp_reads(hf, 1) == experts + 8 * 16 * 2 + row + head
+    assert main_reads(fold_hf(hf, "bfloat16")) == main_reads(hf)

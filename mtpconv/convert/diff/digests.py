@@ -22,6 +22,8 @@ from mtpconv.convert.ranges import Payload
 from mtpconv.convert.sources import Sources
 from mtpconv.convert.virtual import Virtual
 from mtpconv.errors import FormatError
+from mtpconv.inventory.files import read_small
+from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
 
 SCHEMA = 1
 _FRESH_NS = 2_000_000_000
@@ -69,12 +71,12 @@ class Cache:
         name = hashlib.sha256(os.fsencode(subject.resolve())).hexdigest()[:32]
         cache = cls(folder / f"{name}.json")
         try:
-            body = json.loads(cache.path.read_bytes())
+            body = parse_json(read_small(cache.path, MOST_BYTES))
             if body["schema"] == SCHEMA:
                 cache.digests = {str(k): str(v) for k, v in body["digests"].items()}
                 cache.compared = dict(body["compared"])
                 cache.lasting = set(cache.digests)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, FormatError, ValueError, KeyError, TypeError, AttributeError):
             cache.digests, cache.compared, cache.lasting = {}, {}, set()
         return cache
 

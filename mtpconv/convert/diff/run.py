@@ -174,7 +174,8 @@ def _lost_mtp(a: Side, b: Side, found: Compared, findings: Iterable[Finding]) ->
     lost = [n for n in found.missing if n not in found.renamed and a.group(n).startswith("mtp")]
     if not lost or any(f.id == "mtp/missing" for f in findings):
         return []
-    message = f"B lacks {len(lost):,} tensors of A's MTP layers"
+    said = "1 tensor" if len(lost) == 1 else f"{len(lost):,} tensors"
+    message = f"B lacks {said} of A's MTP layers"
     hint = f"mtpconv graft {b.path} OUT --from {a.path} --mtp"
     return [Finding("mtp/missing", "error", message, actual=str(len(lost)), hint=hint)]
 

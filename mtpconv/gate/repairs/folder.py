@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Literal
 
 from mtpconv.convert.cast import convert
+from mtpconv.convert.digest_file import digests_text, read_digests
 from mtpconv.convert.execute import OutputFile, write_files
-from mtpconv.convert.hf import HfCheckpoint
+from mtpconv.convert.hf import DIGESTS, HfCheckpoint
 from mtpconv.convert.publish import (
     copy_file,
     publish,
@@ -91,22 +92,42 @@ def one_target(target: Path | None, *, in_place: bool) -> Path | None:
 
 def _fill(stage: Path, repair: Repair, *, everything: bool) -> Counter[How]:
     source, root = repair.source, repair.source.root
-    how: Counter[How] = Counter(place(root / name, stage / name) for name in repair.kept)
+    if everything:
+        _fill_folders(root, stage)
+    put = keep if everything else place
+    how: Counter[How] = Counter(put(root / name, stage / name) for name in repair.kept)
     shards = set(source.headers)
     names = _all_files(root) if everything else list(source.sidecars)
     made = {*repair.small, *shards, *repair.left_out, *(file.name for file in repair.written)}
+    made.add(DIGESTS)
     for name in names:
         if name in made:
             continue
-        (stage / name).parent.mkdir(parents=True, exist_ok=True)
         if everything:
-            place(root / name, stage / name)
+            keep(root / name, stage / name)
         else:
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
             copy_file(root / name, stage / name)
-    write_files(stage, list(repair.written), convert)
+    written = write_files(stage, list(repair.written), convert)
+    known = read_digests(root / DIGESTS)
+    if known is not None:
+        kept = (known[name] for name in repair.kept if name in known)
+        write_bytes(stage / DIGESTS, digests_text((*kept, *written.values())))
     for name, data in repair.small.items():
         write_bytes(stage / name, data)
     return how
+
+
+def _fill_folders(root: Path, stage: Path) -> None:
+    """The folders inside `root`, empty ones and links to others too."""
+    for top, names, _ in os.walk(root):
+        for source in (Path(top, name) for name in names):
+            target = stage / source.relative_to(root)
+            if source.is_symlink():
+                target.symlink_to(source.readlink())
+            else:
+                target.mkdir()
+                shutil.copymode(source, target)
 
 
 def _all_files(root: Path) -> list[str]:
@@ -142,6 +163,14 @@ def place(source: Path, target: Path) -> How:
     require_room(target.parent, real.stat().st_size)
     copy_file(real, target)
     return "copied"
+
+
+def keep(source: Path, target: Path) -> How:
+    """As `place`, for a folder that takes the old one's name: a link stays the link it was."""
+    if not source.is_symlink():
+        return place(source, target)
+    target.symlink_to(source.readlink())
+    return "linked"
 
 
 _AT_CWD, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE: renameat2(2)

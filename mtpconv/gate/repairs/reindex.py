@@ -1,20 +1,28 @@
 """`mtpconv reindex`: the index rebuilt from the shards' own headers, nothing else touched."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mtpconv.convert.headers import Header, read_header
-from mtpconv.convert.hf import INDEX, HfCheckpoint, list_sidecars, read_config, require_folder
+from mtpconv.convert.hf import (
+    INDEX,
+    HfCheckpoint,
+    list_sidecars,
+    local_headers,
+    owners,
+    read_config,
+    require_folder,
+)
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.write_hf import index_bytes
 from mtpconv.errors import FormatError
 from mtpconv.gate.repairs.check import model_name, repair_report, shards_text, unexpected
 from mtpconv.gate.repairs.folder import How, Repair, repaired
+from mtpconv.inventory.files import read_small
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Report
+from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
 
 
 def reindex(source: Path, target: Path | None, progress: Progress = silent) -> Report:
@@ -65,14 +73,8 @@ def open_by_headers(folder: Path) -> tuple[HfCheckpoint, dict[str, str]]:
     files = sorted(path.name for path in folder.glob("*.safetensors"))
     if not files:
         raise FormatError("file/no-weights", f"{folder}: no .safetensors file", "check the path")
-    headers: dict[str, Header] = {file: read_header(folder / file) for file in files}
-    owner: dict[str, str] = {}
-    for file, header in headers.items():
-        for name in header.tensors:
-            if name in owner:
-                what = f"{folder}: {name} is stored in {owner[name]} and in {file}"
-                raise FormatError("index/duplicate", what, "remove one of the two")
-            owner[name] = file
+    headers = local_headers(folder, files)
+    owners(str(folder), headers)
     metadata, entries = _old_index(folder / INDEX)
     kept, skipped = list_sidecars(folder)
     return HfCheckpoint(folder, config, headers, metadata, kept, skipped, ()), entries
@@ -80,9 +82,9 @@ def open_by_headers(folder: Path) -> tuple[HfCheckpoint, dict[str, str]]:
 
 def _old_index(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     try:
-        index = json.loads(path.read_bytes())
+        index = parse_json(read_small(path, MOST_BYTES))
         metadata, entries = index.get("metadata") or {}, index["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, FormatError, ValueError, KeyError, TypeError, AttributeError):
         return {}, {}
     usable = isinstance(metadata, dict) and isinstance(entries, dict)
     return (metadata, entries) if usable else ({}, {})

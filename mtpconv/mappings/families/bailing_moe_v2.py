@@ -10,13 +10,13 @@ layer is called `final_layernorm`. The router is DeepSeek-V3's (sigmoid, bias, g
 
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.blocks import Gqa, Moe, MoeNames, MtpNames, joined, one
-from mtpconv.mappings.config import Config, flag, integer
+from mtpconv.mappings.config import Config, flag
 from mtpconv.mappings.decoder import moe_model
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_moe_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.orders import group_fused_qkv
 from mtpconv.mappings.rule import Request, Row
-from mtpconv.mappings.sizes import gqa_sizes, sparse_layers
+from mtpconv.mappings.sizes import expert_sizes, gqa_sizes, sparse_layers
 
 
 def rules(request: Request) -> list[Row]:
@@ -69,26 +69,13 @@ def attention_sizes(config: Config) -> Gqa:
 
 def moe_sizes(config: Config) -> Moe:
     """Ling's experts; the shared ones are one MLP of their joint width."""
-    width = integer(config, "moe_intermediate_size")
-    return Moe(
-        hidden=integer(config, "hidden_size"),
-        experts=integer(config, "num_experts"),
-        width=width,
-        shared=integer(config, "num_shared_experts", 0, least=0) * width,
-        router_bias=True,
-        names=MoeNames(router_bias="gate.expert_bias"),
-    )
+    return expert_sizes(config, shared_default=0, names=MoeNames(router_bias="gate.expert_bias"))
 
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a bailing_moe_v2 model."""
-    moe = moe_sizes(config)
     return (
         common_args(config)
         | gqa_args(attention_sizes(config))
-        | sigmoid_router_args(config, moe.experts)
-        | {
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config, dense=0)],
-            "moe_shared_expert_intermediate_size": moe.shared or None,
-        }
+        | sigmoid_moe_args(config, moe_sizes(config), sparse_layers(config, dense=0))
     )

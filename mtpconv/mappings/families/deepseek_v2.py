@@ -11,7 +11,7 @@ from mtpconv.mappings.blocks import Moe, mla
 from mtpconv.mappings.config import Config, integer, number
 from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.families import deepseek_v3
-from mtpconv.mappings.megatron_args import Args, common_args, mla_args, softmax_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, mla_args, softmax_moe_args
 from mtpconv.mappings.rule import Request, Row
 from mtpconv.mappings.sizes import mla_sizes
 
@@ -38,17 +38,14 @@ def moe_sizes(config: Config) -> Moe:
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a deepseek_v2 model."""
-    moe = moe_sizes(config)
     grouped = config.get("topk_method") == "group_limited_greedy"
     return (
         common_args(config)
         | mla_args(config, mla_sizes(config))
-        | softmax_router_args(config, moe.experts, moe.width)
+        | softmax_moe_args(config, moe_sizes(config), sparse_layers(config))
         | {
             "moe_router_topk_scaling_factor": number(config, "routed_scaling_factor", 1.0),
             "moe_router_num_groups": integer(config, "n_group") if grouped else None,
             "moe_router_group_topk": integer(config, "topk_group") if grouped else None,
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
-            "moe_shared_expert_intermediate_size": moe.shared or None,
         }
     )

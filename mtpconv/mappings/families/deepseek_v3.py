@@ -9,10 +9,10 @@ from mtpconv.errors import ConfigError
 from mtpconv.mappings.blocks import Mla, Moe, mla
 from mtpconv.mappings.config import Config, integer
 from mtpconv.mappings.decoder import moe_model
-from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_moe_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.rule import Request, Row
-from mtpconv.mappings.sizes import mla_sizes
+from mtpconv.mappings.sizes import expert_sizes, mla_sizes
 
 
 def sparse_layers(config: Config) -> list[bool]:
@@ -47,25 +47,13 @@ def require_query_norm(request: Request, sizes: Mla) -> None:
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a deepseek_v3 model."""
-    moe = moe_sizes(config)
     return (
         common_args(config)
         | mla_args(config, mla_sizes(config))
-        | sigmoid_router_args(config, moe.experts)
-        | {
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
-            "moe_shared_expert_intermediate_size": moe.shared or None,
-        }
+        | sigmoid_moe_args(config, moe_sizes(config), sparse_layers(config))
     )
 
 
 def moe_sizes(config: Config) -> Moe:
     """DeepSeek's experts; the shared ones are one MLP of their joint width."""
-    width = integer(config, "moe_intermediate_size")
-    return Moe(
-        hidden=integer(config, "hidden_size"),
-        experts=integer(config, "n_routed_experts"),
-        width=width,
-        shared=integer(config, "n_shared_experts", 1, least=0) * width,
-        router_bias=True,
-    )
+    return expert_sizes(config, experts="n_routed_experts", shared="n_shared_experts")

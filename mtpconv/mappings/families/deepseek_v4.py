@@ -17,11 +17,12 @@ carried.
 from collections.abc import Iterator
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.blocks import embedding, gated_mlp, one, output_layer
+from mtpconv.mappings.blocks import Moe, embedding, gated_mlp, one, output_layer
 from mtpconv.mappings.config import Config, integer, number
-from mtpconv.mappings.megatron_args import Args, common_args
+from mtpconv.mappings.megatron_args import Args, common_args, expert_args
 from mtpconv.mappings.ops import split
 from mtpconv.mappings.rule import Carry, Request, Row, Rule
+from mtpconv.mappings.sizes import expert_sizes
 from mtpconv.mappings.spec import Shape
 
 MTP = "mtp."
@@ -127,8 +128,8 @@ def _compressor(hf: str, mcore: str, hidden: int, dim: int, ratio: int) -> Itera
 
 def _experts(config: Config, hf: str, mcore: str, *, hashed: bool) -> Iterator[Row]:
     """Router, experts and shared expert; `hashed` layers look experts up by token id."""
-    hidden, count = integer(config, "hidden_size"), integer(config, "n_routed_experts")
-    width, shared = integer(config, "moe_intermediate_size"), shared_width(config)
+    moe = moe_sizes(config)
+    hidden, count = moe.hidden, moe.experts
     yield one(f"{hf}gate.weight", f"{mcore}router.weight", (count, hidden))
     if hashed:
         table = (integer(config, "vocab_size"), integer(config, "num_experts_per_tok"))
@@ -138,10 +139,10 @@ def _experts(config: Config, hf: str, mcore: str, *, hashed: bool) -> Iterator[R
         yield one(f"{hf}gate.bias", bias, (count,), mcore_dtype="F32")
     for expert in range(count):
         ours = f"{mcore}experts.experts.{expert}."
-        yield from gated_mlp(f"{hf}experts.{expert}.", ours, hidden, width, _PROJECTIONS)
-    if shared:
+        yield from gated_mlp(f"{hf}experts.{expert}.", ours, hidden, moe.width, _PROJECTIONS)
+    if moe.shared:
         ours = f"{mcore}shared_experts."
-        yield from gated_mlp(f"{hf}shared_experts.", ours, hidden, shared, _PROJECTIONS)
+        yield from gated_mlp(f"{hf}shared_experts.", ours, hidden, moe.shared, _PROJECTIONS)
 
 
 def _connection(config: Config, hf: str, mcore: str) -> Iterator[Row]:
@@ -202,10 +203,9 @@ def hash_layers(config: Config) -> set[int]:
     return set(range(integer(config, "num_hash_layers", 3, least=0)))
 
 
-def shared_width(config: Config) -> int:
-    """The shared experts' joint width (0: there is none)."""
-    count = integer(config, "n_shared_experts", 1, least=0)
-    return count * integer(config, "moe_intermediate_size")
+def moe_sizes(config: Config) -> Moe:
+    """DeepSeek's experts; the shared ones are one MLP of their joint width."""
+    return expert_sizes(config, experts="n_routed_experts", shared="n_shared_experts")
 
 
 def args(config: Config) -> Args:
@@ -221,22 +221,21 @@ def args(config: Config) -> Args:
     decoder = "".join(f"{letter}E" for letter in letters[:layers])
     depths = integer(config, "num_nextn_predict_layers", 0, least=0)
     inner = [(letters[layers + depth :] or ["W"])[0] + "E" for depth in range(depths)]
-    return common_args(plain) | {
-        "num_layers": 2 * layers,
-        "is_hybrid_model": True,
-        "hybrid_layer_pattern": "/".join([decoder, *inner]),
-        "q_lora_rank": integer(config, "q_lora_rank"),
-        "kv_channels": integer(config, "head_dim"),
-        "qk_pos_emb_head_dim": integer(config, "qk_rope_head_dim", 64),
-        "window_size": (integer(config, "sliding_window", 128) - 1, 0),
-        "qk_layernorm": True,
-        "num_experts": integer(config, "n_routed_experts"),
-        "moe_ffn_hidden_size": integer(config, "moe_intermediate_size"),
-        "moe_shared_expert_intermediate_size": shared_width(config) or None,
-        "moe_router_topk": integer(config, "num_experts_per_tok"),
-        "moe_router_score_function": config.get("scoring_func", "sqrtsoftplus"),
-        "moe_router_enable_expert_bias": True,
-        "moe_router_dtype": "fp32",
-        "moe_router_topk_scaling_factor": number(config, "routed_scaling_factor", 1.5),
-        "moe_grouped_gemm": True,
-    }
+    return (
+        common_args(plain)
+        | expert_args(moe_sizes(config))
+        | {
+            "num_layers": 2 * layers,
+            "is_hybrid_model": True,
+            "hybrid_layer_pattern": "/".join([decoder, *inner]),
+            "q_lora_rank": integer(config, "q_lora_rank"),
+            "kv_channels": integer(config, "head_dim"),
+            "qk_pos_emb_head_dim": integer(config, "qk_rope_head_dim", 64),
+            "window_size": (integer(config, "sliding_window", 128) - 1, 0),
+            "qk_layernorm": True,
+            "moe_router_topk": integer(config, "num_experts_per_tok"),
+            "moe_router_score_function": config.get("scoring_func", "sqrtsoftplus"),
+            "moe_router_dtype": "fp32",
+            "moe_router_topk_scaling_factor": number(config, "routed_scaling_factor", 1.5),
+        }
+    )

@@ -10,11 +10,13 @@ tell. RoPE turns neighbouring channels. Embedding and head are tied unless the c
 otherwise.
 """
 
+from dataclasses import replace
+
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.blocks import Gqa, Moe, dense_mlp, gqa, moe_mlp, one, rotary_buffers
 from mtpconv.mappings.compute import Compute, Transpose
 from mtpconv.mappings.config import Config, flag, integer
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args
+from mtpconv.mappings.megatron_args import Args, common_args, expert_args, gqa_args
 from mtpconv.mappings.mtp import numbered_prefixes
 from mtpconv.mappings.ops import Block, Moves, rename
 from mtpconv.mappings.rule import Request, Row, Rule
@@ -29,7 +31,7 @@ MTP_HEADS = (
 )
 GAP = (
     "its router adds a bias to softmax scores, and its MTP layers take the hidden state in front of"
-    " the final norm"
+    " the final norm; PaddleFormers, which trained it, does both"
 )
 NOTE = (
     "every MTP layer ends in the model's own final norm: the final_layernorm of each holds the same"
@@ -53,7 +55,7 @@ def rules(request: Request) -> list[Row]:
         mcore = f"decoder.layers.{layer}."
         table += gqa(hf, mcore, sizes)
         if sparse:
-            table += [*moe_mlp(hf, mcore, moe), _router_bias(hf, mcore, moe.experts)]
+            table += [*moe_mlp(request, hf, mcore, moe), _router_bias(hf, mcore, moe.experts)]
         else:
             table += dense_mlp(hf, mcore, sizes.hidden, width)
     blocks = numbered_prefixes(MTP_HEADS[0], request.mtp_layers)
@@ -110,22 +112,16 @@ def moe_sizes(config: Config) -> Moe:
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of an ernie4_5_moe model, as far as there are any."""
-    moe = moe_sizes(config)
     return (
         common_args(config, tied_by_default=True)
         | gqa_args(_attention(config))
+        | expert_args(replace(moe_sizes(config), router_bias=True), sparse_layers(config))
         | {
             "rotary_interleaved": True,
-            "num_experts": moe.experts,
-            "moe_ffn_hidden_size": moe.width,
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
             "moe_router_topk": integer(config, "moe_k", config.get("num_experts_per_tok")),
             "moe_router_score_function": "softmax",
-            "moe_router_enable_expert_bias": True,
             "moe_router_pre_softmax": True,
             "moe_router_dtype": "fp32",
-            "moe_shared_expert_intermediate_size": moe.shared or None,
-            "moe_grouped_gemm": True,
         }
     )
 

@@ -2,27 +2,28 @@
 
 Facts from transformers' `modular_exaone_moe.py` and `conversion_mapping.py` (a release keeps the
 router's bias as `mlp.e_score_correction_bias`), and vLLM's `exaone_moe_mtp.py` and
-`exaone_moe.py`: the MTP layer lies under `mtp.layers.0.`, is dense and sees the whole sequence;
-what stands around it lies under `mtp.` and is fed `[embedding | hidden]`. Layers of full attention
-have no RoPE. The router is DeepSeek-V3's.
+`exaone_moe.py`: the MTP layer lies under `mtp.layers.0.`, is dense and sees the whole sequence
+(`mtp_layer_types`); what stands around it lies under `mtp.` and is fed `[embedding | hidden]`.
+Layers of full attention have no RoPE. The router is DeepSeek-V3's.
 """
 
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.blocks import Gqa, Moe, MoeNames, MtpNames, gqa
 from mtpconv.mappings.config import Config, flag, integer
 from mtpconv.mappings.decoder import moe_model
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_moe_args
 from mtpconv.mappings.mtp import numbered_prefixes
 from mtpconv.mappings.rule import Request, Row
-from mtpconv.mappings.sizes import gqa_sizes, layer_kinds, sparse_layers
+from mtpconv.mappings.sizes import expert_sizes, gqa_sizes, layer_kinds, sparse_layers
 
 MTP_LAYERS = "mtp.layers."
 NAMES = MtpNames(
     enorm="pre_fc_norm_embedding", hnorm="pre_fc_norm_hidden", eh_proj="fc", final="norm"
 )
 NOTE = (
-    "an MTP layer is dense and attends to the whole sequence; megatron-core gives it the last"
-    " decoder layer's spec (experts) and the first one's window: build its spec from a dense layer"
+    "an MTP layer is dense, and has a window and RoPE only where mtp_layer_types says so;"
+    " megatron-core gives it the last decoder layer's spec (experts) and reads both by the number"
+    " of a decoder layer (0.16: one that is not there; 0.19: the first): give it a spec of its own"
 )
 
 
@@ -50,29 +51,16 @@ def rules(request: Request) -> list[Row]:
 
 def moe_sizes(config: Config) -> Moe:
     """K-EXAONE's experts; the shared ones are one MLP of their joint width."""
-    width = integer(config, "moe_intermediate_size")
-    return Moe(
-        hidden=integer(config, "hidden_size"),
-        experts=integer(config, "num_experts"),
-        width=width,
-        shared=integer(config, "num_shared_experts", 1, least=0) * width,
-        router_bias=True,
-        names=MoeNames(router_bias="e_score_correction_bias"),
-    )
+    return expert_sizes(config, names=MoeNames(router_bias="e_score_correction_bias"))
 
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of an exaone_moe model."""
-    moe = moe_sizes(config)
     return (
         common_args(config)
         | gqa_args(_attention(config))
-        | sigmoid_router_args(config, moe.experts)
+        | sigmoid_moe_args(config, moe_sizes(config), sparse_layers(config, dense=1))
         | _window_args(config)
-        | {
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config, dense=1)],
-            "moe_shared_expert_intermediate_size": moe.shared or None,
-        }
     )
 
 

@@ -9,7 +9,7 @@ from mtpconv.mappings.blocks import Gqa, gqa
 from mtpconv.mappings.config import Config, flag, integer
 from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.families.deepseek_v3 import moe_sizes
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_moe_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.rule import Request, Row
 from mtpconv.mappings.sizes import gqa_sizes
@@ -33,15 +33,10 @@ def sparse_layers(config: Config) -> list[bool]:
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a glm4_moe model."""
-    moe = moe_sizes(config)
     return (
         common_args(config)
         | gqa_args(_attention(config))
-        | sigmoid_router_args(config, moe.experts)
-        | {
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
-            "moe_shared_expert_intermediate_size": moe.shared or None,
-        }
+        | sigmoid_moe_args(config, moe_sizes(config), sparse_layers(config))
     )
 
 

@@ -10,7 +10,7 @@ from mtpconv.mappings.blocks import mla
 from mtpconv.mappings.config import Config
 from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.families.deepseek_v3 import moe_sizes, require_query_norm
-from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_moe_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.rule import Request, Row
 from mtpconv.mappings.sizes import mla_sizes, sparse_layers
@@ -33,13 +33,8 @@ def rules(request: Request) -> list[Row]:
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a glm4_moe_lite model."""
-    moe = moe_sizes(config)
     return (
         common_args(config)
         | mla_args(config, mla_sizes(config))
-        | sigmoid_router_args(config, moe.experts)
-        | {
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config, dense=1)],
-            "moe_shared_expert_intermediate_size": moe.shared or None,
-        }
+        | sigmoid_moe_args(config, moe_sizes(config), sparse_layers(config, dense=1))
     )

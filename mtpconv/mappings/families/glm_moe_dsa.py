@@ -15,7 +15,7 @@ from mtpconv.mappings.blocks import Mla, mla, one
 from mtpconv.mappings.config import Config, flag, integer
 from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.families.deepseek_v3 import moe_sizes
-from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, mla_args, sigmoid_moe_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.ops import Block, Moves
 from mtpconv.mappings.rule import Request, Row, Rule
@@ -119,7 +119,6 @@ def _rope_order(heads: int, width: int, rope: int, *, last: bool) -> Moves:
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a glm_moe_dsa model."""
-    moe = moe_sizes(config)
     extra: Args = {
         "experimental_attention_variant": "dsa",
         "dsa_indexer_n_heads": integer(config, "index_n_heads"),
@@ -127,8 +126,6 @@ def args(config: Config) -> Args:
         "dsa_indexer_topk": integer(config, "index_topk"),
         # GLM turns pairs of neighbours (`indexer_rope_interleave`); 0.16 to 0.18 always do.
         "dsa_indexer_rope_interleaved": flag(config, "indexer_rope_interleave", True),
-        "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config, dense=3)],
-        "moe_shared_expert_intermediate_size": moe.shared or None,
     }
     if not all(indexer_layers(config)):
         extra |= {
@@ -138,6 +135,6 @@ def args(config: Config) -> Args:
     return (
         common_args(config)
         | mla_args(config, mla_sizes(config))
-        | sigmoid_router_args(config, moe.experts)
+        | sigmoid_moe_args(config, moe_sizes(config), sparse_layers(config, dense=3))
         | extra
     )

@@ -10,12 +10,12 @@ window. megatron-core (0.16 to 0.19) has the activation, clamped and offset by o
 from mtpconv.mappings.blocks import Gqa, gqa, one
 from mtpconv.mappings.compute import Compute, Transpose
 from mtpconv.mappings.config import Config, flag, integer, number
-from mtpconv.mappings.families.mixtral import expert_count
+from mtpconv.mappings.families import mixtral
 from mtpconv.mappings.megatron_args import (
     Args,
     common_args,
     gqa_args,
-    softmax_router_args,
+    softmax_moe_args,
     window_args,
 )
 from mtpconv.mappings.ops import unfuse_experts, unfuse_interleaved
@@ -43,7 +43,7 @@ def rules(request: Request) -> list[Row]:
 
 
 def _experts(config: Config, hf: str, mcore: str, hidden: int) -> list[Row]:
-    count, width = expert_count(config), integer(config, "intermediate_size")
+    count, width = mixtral.expert_count(config), integer(config, "intermediate_size")
     theirs, ours = f"{hf}experts.", [f"{mcore}experts.experts.{e}." for e in range(count)]
     gate_up, down = unfuse_interleaved(count, width), unfuse_experts(count, hidden)
     first = tuple(f"{prefix}linear_fc1." for prefix in ours)
@@ -84,11 +84,10 @@ def args(config: Config) -> Args:
     full = [layer % 2 == 1 for layer in range(integer(config, "num_hidden_layers"))]
     if kinds is not None:
         full = [kind == "full_attention" for kind in kinds]
-    width = integer(config, "intermediate_size")
     return (
         common_args(config)
         | gqa_args(_attention(config))
-        | softmax_router_args(config, expert_count(config), width)
+        | softmax_moe_args(config, mixtral.moe_sizes(config))
         | window_args(config, full)
         | {
             "add_bias_linear": True,

@@ -9,12 +9,12 @@ copy. The router is DeepSeek-V3's without groups (sigmoid, bias, scaling factor)
 """
 
 from mtpconv.mappings.blocks import Gqa, Moe, MoeNames, MtpNames, gqa
-from mtpconv.mappings.config import Config, flag, integer, number
+from mtpconv.mappings.config import Config, flag, number
 from mtpconv.mappings.decoder import moe_model
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_moe_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.rule import Request, Row
-from mtpconv.mappings.sizes import gqa_sizes, sparse_layers
+from mtpconv.mappings.sizes import expert_sizes, gqa_sizes, sparse_layers
 
 NAMES = MoeNames(router="router.gate.weight", router_bias="expert_bias", shared="shared_mlp.")
 
@@ -35,30 +35,17 @@ def rules(request: Request) -> list[Row]:
 
 def moe_sizes(config: Config) -> Moe:
     """HY-V3's experts; the shared ones are one MLP of their joint width."""
-    width = integer(config, "moe_intermediate_size")
-    return Moe(
-        hidden=integer(config, "hidden_size"),
-        experts=integer(config, "num_experts"),
-        width=width,
-        shared=integer(config, "num_shared_experts", 1, least=0) * width,
-        router_bias=flag(config, "moe_router_enable_expert_bias", True),
-        names=NAMES,
-    )
+    bias = flag(config, "moe_router_enable_expert_bias", True)
+    return expert_sizes(config, router_bias=bias, names=NAMES)
 
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a hy_v3 model."""
-    moe = moe_sizes(config)
     return (
         common_args(config)
         | gqa_args(_attention(config))
-        | sigmoid_router_args(config, moe.experts)
-        | {
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config, dense=1)],
-            "moe_router_enable_expert_bias": moe.router_bias,
-            "moe_router_topk_scaling_factor": number(config, "router_scaling_factor", 1.0),
-            "moe_shared_expert_intermediate_size": moe.shared or None,
-        }
+        | sigmoid_moe_args(config, moe_sizes(config), sparse_layers(config, dense=1))
+        | {"moe_router_topk_scaling_factor": number(config, "router_scaling_factor", 1.0)}
     )
 
 

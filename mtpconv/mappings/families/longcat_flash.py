@@ -11,9 +11,12 @@ No megatron-core has such a layer. Names are those of mbridge's own model of thi
 two have their number behind them, the experts are `moe.`.
 """
 
+from dataclasses import replace
+
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.blocks import (
     Mla,
+    Moe,
     MtpNames,
     gated_mlp,
     mtp_wrapper,
@@ -21,9 +24,10 @@ from mtpconv.mappings.blocks import (
     rotary_buffers,
 )
 from mtpconv.mappings.config import Config, flag, integer, number
-from mtpconv.mappings.megatron_args import Args, common_args, mla_args
+from mtpconv.mappings.megatron_args import Args, common_args, expert_args, mla_args
 from mtpconv.mappings.mtp import numbered_depth
 from mtpconv.mappings.rule import Request, Row
+from mtpconv.mappings.sizes import mla_sizes
 from mtpconv.mappings.trunk import trunk
 
 MTP = "model.mtp."
@@ -107,30 +111,31 @@ def attention(hf: str, mcore: str, a: Mla) -> list[Row]:
 
 def experts(config: Config, hf: str, mcore: str) -> list[Row]:
     """Router and experts; the router has a row for each expert without weights too."""
-    hidden, count = integer(config, "hidden_size"), integer(config, "n_routed_experts")
-    width = integer(config, "expert_ffn_hidden_size")
-    scored = count + integer(config, "zero_expert_num", 0, least=0)
+    moe = moe_sizes(config)
+    scored = moe.experts + integer(config, "zero_expert_num", 0, least=0)
     bias = f"{hf}router.e_score_correction_bias"
     rows: list[Row] = [
-        one(f"{hf}router.classifier.weight", f"{mcore}router.weight", (scored, hidden)),
+        one(f"{hf}router.classifier.weight", f"{mcore}router.weight", (scored, moe.hidden)),
         one(bias, f"{mcore}router.expert_bias", (scored,), mcore_dtype="F32"),
     ]
-    for expert in range(count):
+    for expert in range(moe.experts):
         ours = f"{mcore}experts.experts.{expert}."
-        rows += gated_mlp(f"{hf}experts.{expert}.", ours, hidden, width)
+        rows += gated_mlp(f"{hf}experts.{expert}.", ours, moe.hidden, moe.width)
     return rows
 
 
 def attention_sizes(config: Config) -> Mla:
     """LongCat's latent attention; queries always go through a latent of their own."""
-    return Mla(
+    return replace(mla_sizes(config), q_lora=integer(config, "q_lora_rank"))
+
+
+def moe_sizes(config: Config) -> Moe:
+    """LongCat's experts that have weights; there are no shared ones."""
+    return Moe(
         hidden=integer(config, "hidden_size"),
-        heads=integer(config, "num_attention_heads"),
-        q_lora=integer(config, "q_lora_rank"),
-        kv_lora=integer(config, "kv_lora_rank"),
-        nope_dim=integer(config, "qk_nope_head_dim"),
-        rope_dim=integer(config, "qk_rope_head_dim"),
-        v_dim=integer(config, "v_head_dim"),
+        experts=integer(config, "n_routed_experts"),
+        width=integer(config, "expert_ffn_hidden_size"),
+        router_bias=True,
     )
 
 
@@ -144,16 +149,12 @@ def args(config: Config) -> Args:
     return (
         common_args(plain)
         | mla_args(config, attention_sizes(config))
+        | expert_args(moe_sizes(config), [True] * integer(config, "num_layers"))
         | {
-            "num_experts": integer(config, "n_routed_experts"),
-            "moe_ffn_hidden_size": integer(config, "expert_ffn_hidden_size"),
-            "moe_layer_freq": [1] * integer(config, "num_layers"),
             "moe_router_topk": integer(config, "moe_topk"),
             "moe_router_score_function": "softmax",
             "moe_router_pre_softmax": True,
-            "moe_router_enable_expert_bias": True,
             "moe_router_dtype": "fp32",
             "moe_router_topk_scaling_factor": number(config, "routed_scaling_factor", 1.0),
-            "moe_grouped_gemm": True,
         }
     )

@@ -3,7 +3,7 @@
 Facts from vLLM's `mimo_mtp.py` and the release's config: MTP layer k lies under
 `model.mtp_layers.{k}.`; its `input_proj` is fed `[hidden | embedding]`, megatron-core's `eh_proj`
 `[embedding | hidden]`, so the two halves of its columns change places. Embedding and head are the
-model's own.
+model's own. Which hidden states it gets, vLLM (`mimo.py`) and SGLang (`mimo.py`) do not agree on.
 """
 
 from mtpconv.mappings.blocks import Gqa, MtpNames, gqa
@@ -15,6 +15,10 @@ from mtpconv.mappings.rule import Request, Row
 from mtpconv.mappings.sizes import gqa_sizes
 
 MTP_LAYERS = "model.mtp_layers."
+NOTE = (
+    "megatron-core and SGLang hand the MTP layer the hidden states behind the final norm, vLLM's"
+    " model of this family those in front of it"
+)
 NAMES = MtpNames(
     enorm="token_layernorm",
     hnorm="hidden_layernorm",

@@ -28,11 +28,12 @@ from mtpconv.mappings.blocks import (
     rotary_buffers,
 )
 from mtpconv.mappings.config import Config, flag, integer, number
-from mtpconv.mappings.megatron_args import Args, common_args, sigmoid_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, sigmoid_moe_args
 from mtpconv.mappings.mtp import numbered_prefixes
-from mtpconv.mappings.orders import group_fused_qkv, group_qkv
+from mtpconv.mappings.ops import interleave_qkv
+from mtpconv.mappings.orders import group_fused_qkv
 from mtpconv.mappings.rule import Carry, Request, Row
-from mtpconv.mappings.sizes import layer_kinds
+from mtpconv.mappings.sizes import expert_sizes, layer_kinds
 from mtpconv.mappings.spec import TensorSpec
 from mtpconv.mappings.trunk import trunk
 
@@ -75,7 +76,7 @@ def rules(request: Request) -> list[Row]:
         sizes = attention_sizes(config, sliding=window)
         table += attention(hf, mcore, sizes, fused=_fused(config, observed, hf))
         if sparse:
-            table += moe_mlp(hf, mcore, moe)
+            table += moe_mlp(request, hf, mcore, moe)
         else:
             table += dense_mlp(hf, mcore, moe.hidden, width)
     prefixes = numbered_prefixes(MTP_LAYERS, request.mtp_layers)
@@ -110,7 +111,7 @@ def attention(hf: str, mcore: str, a: Attention, *, fused: bool) -> list[Row]:
         heights_hf: tuple[int, ...] = (sum(heights),)
     else:
         names = tuple(f"{theirs}{letter}_proj" for letter in "qkv")
-        op = group_qkv(a.heads, a.groups, a.qk_dim, a.v_dim)
+        op = interleave_qkv(a.heads, a.groups, a.qk_dim, a.v_dim)
         heights_hf = heights
     linear = f"{ours}linear_qkv"
     weights = tuple((height, a.hidden) for height in heights_hf)
@@ -176,13 +177,8 @@ def _layers(config: Config, numbers: str, words: str, word: str) -> list[bool]:
 
 def moe_sizes(config: Config) -> Moe:
     """MiMo's experts; there are no shared ones."""
-    return Moe(
-        hidden=integer(config, "hidden_size"),
-        experts=integer(config, "n_routed_experts"),
-        width=integer(config, "moe_intermediate_size"),
-        shared=integer(config, "n_shared_experts", 0, least=0)
-        * integer(config, "moe_intermediate_size"),
-        router_bias=True,
+    return expert_sizes(
+        config, experts="n_routed_experts", shared="n_shared_experts", shared_default=0
     )
 
 
@@ -192,7 +188,7 @@ def args(config: Config) -> Args:
     epsilon = number(config, "layernorm_epsilon", number(config, "rms_norm_eps", 1e-5))
     return (
         common_args({**config, "rms_norm_eps": epsilon})
-        | sigmoid_router_args(config, moe_sizes(config).experts)
+        | sigmoid_moe_args(config, moe_sizes(config), sparse_layers(config))
         | {
             "group_query_attention": True,
             "num_query_groups": full.groups,
@@ -203,6 +199,5 @@ def args(config: Config) -> Args:
             "softmax_type": "learnable",
             "window_size": (integer(config, "sliding_window_size", 128), 0),
             "window_attn_skip_freq": [int(sliding) for sliding in sliding_layers(config)],
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
         }
     )

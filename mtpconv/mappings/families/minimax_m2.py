@@ -7,11 +7,13 @@ config counts MTP modules (`num_mtp_modules`) that no release stores. megatron-c
 one head wide; Megatron-Bridge (`minimax_m2_provider.py`) puts wide ones under the same two names.
 """
 
+from dataclasses import replace
+
 from mtpconv.mappings.blocks import Gqa, Moe, gqa
 from mtpconv.mappings.config import Config, flag, integer, number
 from mtpconv.mappings.decoder import moe_model
-from mtpconv.mappings.families.mixtral import NAMES, expert_count
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_router_args
+from mtpconv.mappings.families import mixtral
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_moe_args
 from mtpconv.mappings.rule import Request, Row
 from mtpconv.mappings.sizes import gqa_sizes, wide_norm_sizes
 
@@ -20,26 +22,19 @@ def rules(request: Request) -> list[Row]:
     """Rules of a minimax_m2 checkpoint."""
     config = request.config
     sizes = _attention(config)
-    moe = Moe(
-        sizes.hidden,
-        expert_count(config),
-        integer(config, "intermediate_size"),
-        router_bias=flag(config, "use_routing_bias", True),
-        names=NAMES,
-    )
     sparse = [True] * integer(config, "num_hidden_layers")
-    return moe_model(request, lambda hf, mcore, _: gqa(hf, mcore, sizes), moe, sparse)
+    return moe_model(request, lambda hf, mcore, _: gqa(hf, mcore, sizes), moe_sizes(config), sparse)
+
+
+def moe_sizes(config: Config) -> Moe:
+    """Mixtral's experts, with a router bias."""
+    return replace(mixtral.moe_sizes(config), router_bias=flag(config, "use_routing_bias", True))
 
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a minimax_m2 model."""
-    sizes, width = _attention(config), integer(config, "intermediate_size")
-    found = (
-        common_args(config)
-        | gqa_args(sizes)
-        | sigmoid_router_args({**config, "moe_intermediate_size": width}, expert_count(config))
-        | {"moe_router_enable_expert_bias": flag(config, "use_routing_bias", True)}
-    )
+    sizes = _attention(config)
+    found = common_args(config) | gqa_args(sizes) | sigmoid_moe_args(config, moe_sizes(config))
     if config.get("rotary_dim") is not None:
         found["rotary_percent"] = number(config, "rotary_dim") / sizes.head_dim
     return found

@@ -13,7 +13,7 @@ from mtpconv.mappings.megatron_args import (
     Args,
     common_args,
     gqa_args,
-    softmax_router_args,
+    softmax_moe_args,
     window_args,
 )
 from mtpconv.mappings.rule import Request, Row
@@ -30,18 +30,22 @@ def rules(request: Request) -> list[Row]:
     """Rules of a mixtral checkpoint."""
     config = request.config
     sizes = mistral_sizes(config)
-    moe = Moe(sizes.hidden, expert_count(config), integer(config, "intermediate_size"), names=NAMES)
     sparse = [True] * integer(config, "num_hidden_layers")
-    return moe_model(request, lambda hf, mcore, _: gqa(hf, mcore, sizes), moe, sparse)
+    return moe_model(request, lambda hf, mcore, _: gqa(hf, mcore, sizes), moe_sizes(config), sparse)
+
+
+def moe_sizes(config: Config) -> Moe:
+    """Mixtral's experts; there is no shared one."""
+    hidden, width = integer(config, "hidden_size"), integer(config, "intermediate_size")
+    return Moe(hidden, expert_count(config), width, names=NAMES)
 
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a mixtral model."""
-    width = integer(config, "intermediate_size")
     return (
         common_args(config)
         | gqa_args(mistral_sizes(config))
-        | softmax_router_args(config, expert_count(config), width)
+        | softmax_moe_args(config, moe_sizes(config))
         | {"moe_router_pre_softmax": False}
         | window_args(config)
     )

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.blocks import embedding, joined, one, output_layer
+from mtpconv.mappings.blocks import Moe, embedding, joined, one, output_layer
 from mtpconv.mappings.config import Config, flag, integer, number
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, sigmoid_moe_args
 from mtpconv.mappings.mtp import numbered
 from mtpconv.mappings.ops import interleave_qkv, split, unfuse_experts
 from mtpconv.mappings.rule import Request, Row, Rule
@@ -182,12 +182,22 @@ def _up_and_down(hf: str, mcore: str, hidden: int, width: int) -> list[Row]:
     ]
 
 
+def moe_sizes(config: Config) -> Moe:
+    """Nemotron's experts; the shared one has a width of its own."""
+    return Moe(
+        hidden=integer(config, "hidden_size"),
+        experts=integer(config, "n_routed_experts"),
+        width=integer(config, "moe_intermediate_size"),
+        shared=integer(config, "moe_shared_expert_intermediate_size", 0, least=0),
+        router_bias=True,
+    )
+
+
 def _experts(request: Request, hf: str, mcore: str) -> list[Row]:
     """Experts between two latent projections, if the model has those, and a shared expert."""
     config = request.config
-    hidden, experts = integer(config, "hidden_size"), integer(config, "n_routed_experts")
-    width = integer(config, "moe_intermediate_size")
-    shared = integer(config, "moe_shared_expert_intermediate_size", 0, least=0)
+    moe = moe_sizes(config)
+    hidden, experts, width, shared = moe.hidden, moe.experts, moe.width, moe.shared
     latent = config.get("moe_latent_size") and integer(config, "moe_latent_size")
     inside = latent or hidden
     theirs, ours = f"{hf}mixer.", f"{mcore}mlp."
@@ -269,12 +279,7 @@ def args(config: Config) -> Args:
     )
     if "E" not in layers:
         return found
-    shared = integer(config, "moe_shared_expert_intermediate_size", 0, least=0)
+    moe = moe_sizes(config)
     return (
-        found
-        | sigmoid_router_args(config, integer(config, "n_routed_experts"))
-        | {
-            "moe_latent_size": config.get("moe_latent_size"),
-            "moe_shared_expert_intermediate_size": shared or None,
-        }
+        found | sigmoid_moe_args(config, moe) | {"moe_latent_size": config.get("moe_latent_size")}
     )

@@ -10,7 +10,7 @@ from mtpconv.mappings.blocks import Gqa, Moe, gqa
 from mtpconv.mappings.config import Config, flag, integer
 from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.families.qwen3_moe import expert_count
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, softmax_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, softmax_moe_args
 from mtpconv.mappings.rule import Request, Row
 from mtpconv.mappings.sizes import wide_norm_sizes
 
@@ -19,18 +19,22 @@ def rules(request: Request) -> list[Row]:
     """Rules of an olmoe checkpoint."""
     config = request.config
     sizes = _attention(config)
-    moe = Moe(sizes.hidden, expert_count(config), integer(config, "intermediate_size"))
     sparse = [True] * integer(config, "num_hidden_layers")
-    return moe_model(request, lambda hf, mcore, _: gqa(hf, mcore, sizes), moe, sparse)
+    return moe_model(request, lambda hf, mcore, _: gqa(hf, mcore, sizes), moe_sizes(config), sparse)
+
+
+def moe_sizes(config: Config) -> Moe:
+    """OLMoE's experts."""
+    hidden, width = integer(config, "hidden_size"), integer(config, "intermediate_size")
+    return Moe(hidden, expert_count(config), width)
 
 
 def args(config: Config) -> Args:
     """Megatron-LM arguments of an olmoe model."""
-    width = integer(config, "intermediate_size")
     return (
         common_args(config)
         | gqa_args(_attention(config))
-        | softmax_router_args(config, expert_count(config), width)
+        | softmax_moe_args(config, moe_sizes(config))
     )
 
 

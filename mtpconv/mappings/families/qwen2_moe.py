@@ -5,11 +5,14 @@ biases unless `qkv_bias` is false; the shared expert has a width of its own and 
 which layers are sparse is Qwen3-MoE's rule.
 """
 
+from dataclasses import replace
+
 from mtpconv.mappings.blocks import Gqa, Moe, MoeNames, gqa
 from mtpconv.mappings.config import Config, flag, integer
 from mtpconv.mappings.decoder import moe_model
-from mtpconv.mappings.families.qwen3_moe import expert_count, sparse_layers
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, softmax_router_args
+from mtpconv.mappings.families import qwen3_moe
+from mtpconv.mappings.families.qwen3_moe import sparse_layers
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, softmax_moe_args
 from mtpconv.mappings.rule import Request, Row
 from mtpconv.mappings.sizes import gqa_sizes
 
@@ -21,15 +24,20 @@ def rules(request: Request) -> list[Row]:
     """Rules of a qwen2_moe checkpoint."""
     config = request.config
     sizes = _attention(config)
-    moe = Moe(
-        sizes.hidden,
-        expert_count(config),
-        integer(config, "moe_intermediate_size"),
+    return moe_model(
+        request,
+        lambda hf, mcore, _: gqa(hf, mcore, sizes),
+        moe_sizes(config),
+        sparse_layers(config),
+    )
+
+
+def moe_sizes(config: Config) -> Moe:
+    """Qwen2's experts, with one shared expert behind a gate of its own."""
+    return replace(
+        qwen3_moe.moe_sizes(config),
         shared=integer(config, "shared_expert_intermediate_size"),
         names=NAMES,
-    )
-    return moe_model(
-        request, lambda hf, mcore, _: gqa(hf, mcore, sizes), moe, sparse_layers(config)
     )
 
 
@@ -38,16 +46,8 @@ def args(config: Config) -> Args:
     return (
         common_args(config)
         | gqa_args(_attention(config))
-        | softmax_router_args(
-            config, expert_count(config), integer(config, "moe_intermediate_size")
-        )
-        | {
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
-            "moe_shared_expert_intermediate_size": integer(
-                config, "shared_expert_intermediate_size"
-            ),
-            "moe_shared_expert_gate": True,
-        }
+        | softmax_moe_args(config, moe_sizes(config), sparse_layers(config))
+        | {"moe_shared_expert_gate": True}
     )
 
 

@@ -8,7 +8,7 @@ from mtpconv.mappings.blocks import Moe, gqa
 from mtpconv.mappings.config import Config, integer
 from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.families.llama import qwen3_sizes
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, softmax_router_args
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, softmax_moe_args
 from mtpconv.mappings.rule import Request, Row
 
 
@@ -24,10 +24,18 @@ def rules(request: Request) -> list[Row]:
     """Rules of a qwen3_moe checkpoint."""
     config = request.config
     sizes = qwen3_sizes(config)
-    moe = Moe(sizes.hidden, expert_count(config), integer(config, "moe_intermediate_size"))
     return moe_model(
-        request, lambda hf, mcore, _: gqa(hf, mcore, sizes), moe, sparse_layers(config)
+        request,
+        lambda hf, mcore, _: gqa(hf, mcore, sizes),
+        moe_sizes(config),
+        sparse_layers(config),
     )
+
+
+def moe_sizes(config: Config) -> Moe:
+    """Qwen3's experts; there is no shared one."""
+    hidden, width = integer(config, "hidden_size"), integer(config, "moe_intermediate_size")
+    return Moe(hidden, expert_count(config), width)
 
 
 def args(config: Config) -> Args:
@@ -35,10 +43,7 @@ def args(config: Config) -> Args:
     return (
         common_args(config)
         | gqa_args(qwen3_sizes(config))
-        | softmax_router_args(
-            config, expert_count(config), integer(config, "moe_intermediate_size")
-        )
-        | {"moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)]}
+        | softmax_moe_args(config, moe_sizes(config), sparse_layers(config))
     )
 
 

@@ -7,8 +7,10 @@ announces the MTP layer; all norms but the delta net's own are centred on zero, 
 from dataclasses import replace
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.blocks import Gqa, Moe, MoeNames, MtpNames, dense_mlp, moe_mlp, mtp_wrapper
+from mtpconv.mappings.blocks import Gqa, Moe, MtpNames, dense_mlp, moe_mlp, mtp_wrapper
 from mtpconv.mappings.config import Config, flag, integer
+from mtpconv.mappings.families import qwen3_moe
+from mtpconv.mappings.families.qwen2_moe import NAMES
 from mtpconv.mappings.families.qwen3_moe import sparse_layers
 from mtpconv.mappings.gated_delta import (
     delta_net,
@@ -16,14 +18,13 @@ from mtpconv.mappings.gated_delta import (
     gated_gqa,
     linear_layers,
 )
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, softmax_moe_args
 from mtpconv.mappings.mtp import numbered_depth
 from mtpconv.mappings.rule import Request, Row
 from mtpconv.mappings.sizes import gqa_sizes
 from mtpconv.mappings.trunk import trunk
 
 MTP_NAMES = MtpNames("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
-NAMES = MoeNames(shared="shared_expert.", shared_gate="shared_expert_gate.weight")
 
 
 def rules(request: Request) -> list[Row]:
@@ -56,23 +57,17 @@ def attention_sizes(config: Config) -> Gqa:
 
 def moe_sizes(config: Config) -> Moe:
     """Qwen's experts, with one shared expert behind a gate of its own."""
-    return Moe(
-        hidden=integer(config, "hidden_size"),
-        experts=integer(config, "num_experts", config.get("num_local_experts")),
-        width=integer(config, "moe_intermediate_size"),
-        shared=integer(config, "shared_expert_intermediate_size", 0, least=0),
-        names=NAMES,
-    )
+    shared = integer(config, "shared_expert_intermediate_size", 0, least=0)
+    return replace(qwen3_moe.moe_sizes(config), shared=shared, names=NAMES)
 
 
 def _mlp(request: Request, hf: str, mcore: str, moe: Moe | None) -> list[Row]:
-    """Experts (fused or not, as this very layer's tensors tell) or a dense MLP."""
+    """Experts or a dense MLP."""
     if moe is None:
         config = request.config
         hidden, width = integer(config, "hidden_size"), integer(config, "intermediate_size")
         return dense_mlp(hf, mcore, hidden, width)
-    fused = f"{hf}mlp.experts.gate_up_proj" in request.observed
-    return moe_mlp(hf, mcore, replace(moe, fused=fused))
+    return moe_mlp(request, hf, mcore, moe)
 
 
 def _mtp_layer(request: Request, depth: int, moe: Moe | None) -> list[Row]:
@@ -129,15 +124,7 @@ def hybrid_args(config: Config) -> Args:
 def moe_args(config: Config) -> Args:
     """Arguments of Qwen's experts; a softmax over the chosen ones renormalises their weights."""
     moe = moe_sizes(config)
-    return {
-        "num_experts": moe.experts,
-        "moe_ffn_hidden_size": moe.width,
-        "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)],
-        "moe_router_topk": integer(config, "num_experts_per_tok"),
-        "moe_router_score_function": "softmax",
-        "moe_router_pre_softmax": not flag(config, "norm_topk_prob", True),
-        "moe_router_enable_expert_bias": False,
-        "moe_shared_expert_intermediate_size": moe.shared or None,
-        "moe_shared_expert_gate": bool(moe.shared),
-        "moe_grouped_gemm": True,
+    renormalised = {"norm_topk_prob": flag(config, "norm_topk_prob", True)}
+    return softmax_moe_args({**config, **renormalised}, moe, sparse_layers(config)) | {
+        "moe_shared_expert_gate": bool(moe.shared)
     }

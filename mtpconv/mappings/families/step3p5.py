@@ -14,9 +14,10 @@ Step-3.7's vision tower and its projector.
 from collections.abc import Sequence
 from functools import lru_cache
 
-from mtpconv.errors import ConfigError
+from mtpconv.errors import ConfigError, brief
 from mtpconv.mappings.blocks import (
     Gqa,
+    Moe,
     MtpNames,
     dense_mlp,
     gated_mlp,
@@ -25,8 +26,8 @@ from mtpconv.mappings.blocks import (
     rotary_buffers,
 )
 from mtpconv.mappings.compute import Compute, Repeat
-from mtpconv.mappings.config import Config, flag, integer, number
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args
+from mtpconv.mappings.config import MOST_LAYERS, Config, flag, integer, number
+from mtpconv.mappings.megatron_args import Args, common_args, expert_args, gqa_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.ops import Block, Moves, unfuse_experts
 from mtpconv.mappings.rule import Carry, Request, Row, Rule
@@ -40,7 +41,8 @@ GAP = (
 )
 NOTE = (
     "each MTP layer of the release has a head of its own; it is carried, and Megatron's MTP layers"
-    " go through the one head they share, so expect their loss to begin higher"
+    " go through the one head they share, so expect their loss to begin higher; vLLM hands those"
+    " layers hidden states in front of the norms, megatron-core those behind"
 )
 
 
@@ -118,15 +120,15 @@ def group_gated(heads: int, groups: int, dim: int, *, gated: bool) -> Moves:
 def _moe(request: Request, hf: str, mcore: str) -> list[Row]:
     """A mixture of experts with the norm in front of it and its shared expert."""
     config = request.config
-    hidden, width = integer(config, "hidden_size"), integer(config, "moe_intermediate_size")
-    experts, shared = expert_count(config), shared_width(config)
+    moe = moe_sizes(config)
+    hidden, width, experts = moe.hidden, moe.width, moe.experts
     block, router = f"{hf}moe.", f"{mcore}mlp.router."
     names = [f"{mcore}mlp.experts.experts.{expert}.linear_fc" for expert in range(experts)]
     rows: list[Row] = [
         one(f"{hf}post_attention_layernorm.weight", f"{mcore}pre_mlp_layernorm.weight", (hidden,)),
         one(f"{block}gate.weight", f"{router}weight", (experts, hidden)),
     ]
-    if flag(config, "use_moe_router_bias", True):
+    if moe.router_bias:
         bias = one(f"{block}router_bias", f"{router}expert_bias", (experts,), mcore_dtype="F32")
         rows.append(bias)
     if f"{block}experts.0.gate_proj.weight" in request.observed:
@@ -148,8 +150,8 @@ def _moe(request: Request, hf: str, mcore: str) -> list[Row]:
                 unfuse_experts(experts, hidden),
             ),
         ]
-    if shared:
-        rows += gated_mlp(f"{hf}share_expert.", f"{mcore}mlp.shared_experts.", hidden, shared)
+    if moe.shared:
+        rows += gated_mlp(f"{hf}share_expert.", f"{mcore}mlp.shared_experts.", hidden, moe.shared)
     return rows
 
 
@@ -197,20 +199,23 @@ def sparse_layers(config: Config) -> list[bool]:
     try:
         chosen = {int(str(word)) for word in words if str(word).strip()}
     except (TypeError, ValueError) as error:
-        what = f"config.json: 'moe_layers_enum' is {listed!r}, not a list of layer numbers"
+        what = f"config.json: 'moe_layers_enum' is {brief(listed)}, not a list of layer numbers"
         raise ConfigError("config/bad-value", what) from error
+    for layer in chosen:
+        integer({"moe_layers_enum": layer}, "moe_layers_enum", least=0, most=MOST_LAYERS)
     layers = max(integer(config, "num_hidden_layers"), *(layer + 1 for layer in chosen), 1)
     return [layer in chosen for layer in range(layers)]
 
 
-def expert_count(config: Config) -> int:
-    """Routed experts of a layer."""
-    return _either(config, "moe_num_experts", "num_experts", "n_routed_experts")
-
-
-def shared_width(config: Config) -> int:
-    """Width of the shared expert (0: there is none)."""
-    return _either(config, "share_expert_dim", "share_expert_dims", default=0, least=0)
+def moe_sizes(config: Config) -> Moe:
+    """Step's experts; the shared one has a width of its own."""
+    return Moe(
+        hidden=integer(config, "hidden_size"),
+        experts=_either(config, "moe_num_experts", "num_experts", "n_routed_experts"),
+        width=integer(config, "moe_intermediate_size"),
+        shared=_either(config, "share_expert_dim", "share_expert_dims", default=0, least=0),
+        router_bias=flag(config, "use_moe_router_bias", True),
+    )
 
 
 def _either(config: Config, *keys: str, default: int | None = None, least: int = 1) -> int:
@@ -229,21 +234,16 @@ def args(config: Config) -> Args:
     return (
         common_args(plain)
         | gqa_args(full)
+        | expert_args(moe_sizes(config), sparse_layers(config)[:layers])
         | {
             "apply_layernorm_1p": True,
             "attention_output_gate": flag(config, "use_head_wise_attn_gate", True),
             "window_size": (integer(config, "sliding_window", 512) - 1, 0),
             "window_attn_skip_freq": [int(window) for window in sliding_layers(config)[:layers]],
-            "num_experts": expert_count(config),
-            "moe_ffn_hidden_size": integer(config, "moe_intermediate_size"),
-            "moe_layer_freq": [int(sparse) for sparse in sparse_layers(config)[:layers]],
             "moe_router_topk": _either(config, "moe_top_k", "num_experts_per_tok"),
             "moe_router_score_function": "sigmoid",
-            "moe_router_enable_expert_bias": flag(config, "use_moe_router_bias", True),
             "moe_router_dtype": "fp32",
             "moe_router_topk_scaling_factor": number(config, "moe_router_scaling_factor", 1.0),
-            "moe_shared_expert_intermediate_size": shared_width(config) or None,
-            "moe_grouped_gemm": True,
         }
     )
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from mtpconv.convert.hf import HfCheckpoint, open_hf
+from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import Finding
@@ -18,10 +18,11 @@ from mtpconv.mappings.registry import family_of
 from mtpconv.parity.check import Device, Dtype, Parity, choose, could_run
 from mtpconv.parity.draft.acceptance import Acceptance, acceptance
 from mtpconv.parity.draft.drafters import Drafter, ModelDrafter, MtpDrafter, NgramDrafter
-from mtpconv.parity.draft.reads import active_bytes
+from mtpconv.parity.draft.reads import main_reads, mtp_reads
 from mtpconv.parity.draft.speculate import Decoded, plain, speculative
 from mtpconv.parity.draft.whole import Whole, free_memory, loaded, memory_needed
 from mtpconv.parity.hf_side import Config, head, language_model
+from mtpconv.parity.plain import open_plain, read_as
 from mtpconv.parity.prompts import Prompts, prompts
 from mtpconv.parity.run_hf import run_hf
 from mtpconv.parity.select import select
@@ -60,13 +61,13 @@ def draft(source: Path, options: DraftOptions, progress: Progress = silent) -> R
 
     Raises MtpconvError where there can be no verdict (no MTP layer, no reference for the family).
     """
-    hf = open_hf(source)
+    device, dtype = choose(Parity(device=options.device, dtype=options.dtype))
+    hf = open_plain(source, _named(dtype))
     family = family_of(hf.config)
     layers = family.count_mtp(hf.config, hf.tensors).stored
     if not layers:
         what = f"{source}: no MTP layer is stored, so there is nothing to draft with"
         raise ConfigError("draft/no-mtp", what, "mtpconv inventory shows what there is")
-    device, dtype = choose(Parity(device=options.device, dtype=options.dtype))
     config = language_model(family, hf.config)
     vocab = config["vocab_size"]
     tokens = prompts(hf.root, vocab, options.data, length=options.length, texts_only=True)
@@ -122,8 +123,8 @@ def _decode(
             ("ngram", NgramDrafter(config["vocab_size"]), DRAFTS, 0),
         ]
         if small is not None:
-            reads = active_bytes(small[1], small[1].tensors)
-            sources.append(("model", ModelDrafter(small[0]), DRAFTS, reads * DRAFTS))
+            reads = main_reads(small[1]) * DRAFTS
+            sources.append(("model", ModelDrafter(small[0]), DRAFTS, reads))
         spoken = [plain(model, prompt, options.tokens) for prompt in asked]
         for name, drafter, count, reads in sources:
             decoded = [
@@ -135,6 +136,10 @@ def _decode(
     return rows, same
 
 
+def _named(dtype: torch.dtype) -> Literal["float32", "bfloat16"]:
+    return "float32" if dtype == torch.float32 else "bfloat16"
+
+
 @contextmanager
 def _smaller(
     folder: Path | None, vocab: int, device: str, dtype: torch.dtype
@@ -142,7 +147,7 @@ def _smaller(
     if folder is None:
         yield None
         return
-    other = open_hf(folder)
+    other = open_plain(folder, _named(dtype))
     config = language_model(family_of(other.config), other.config)
     if config.get("vocab_size") != vocab:
         what = f"{folder}: vocab_size {config.get('vocab_size')}, the model's is {vocab}"
@@ -156,29 +161,6 @@ def _row(name: str, count: int, decoded: list[Decoded], reads: int) -> Row:
     accepted = sum(d.accepted for d in decoded)
     passes, produced = sum(d.passes for d in decoded), sum(d.produced for d in decoded)
     return Row(name, count, accepted / drafted if drafted else 0.0, produced / passes, reads)
-
-
-def mtp_reads(hf: HfCheckpoint, layers: int) -> int:
-    """Weight bytes that drafting with every MTP layer reads: the layers, and the head each time."""
-    own = _mtp_names(hf)
-    copies = (".embed_tokens.weight", ".shared_head.head.weight")
-    # A tied head is the embedding, read whole.
-    heads = ("lm_head.weight", "embed_tokens.weight")
-    sizes = [[s.nbytes for n, s in hf.tensors.items() if n.endswith(end)] for end in heads]
-    head_bytes = max(sizes[0] or sizes[1], default=0)
-    kept = [name for name in own if not name.endswith(copies)]
-    return active_bytes(hf, kept) + layers * head_bytes
-
-
-def main_reads(hf: HfCheckpoint) -> int:
-    """Weight bytes that one pass of the main model reads for one sequence."""
-    drafts = set(_mtp_names(hf))
-    return active_bytes(hf, [name for name in hf.tensors if name not in drafts])
-
-
-def _mtp_names(hf: HfCheckpoint) -> list[str]:
-    family = family_of(hf.config)
-    return family.mtp.members(family.complete(hf.config), hf.tensors) if family.mtp else []
 
 
 def _report(
@@ -195,6 +177,7 @@ def _report(
     spent = (main + extra) / per_pass
     facts = [
         ("tokens", f"{tokens.ids.shape[0]} x {tokens.ids.shape[1]}, {tokens.source}"),
+        *((("folded", read_as(hf)),) if hf.quantised else ()),
         *(
             (f"mtp {k}", f"accepted {forced.alone[k]:.1%}, with all before it {chained:.1%}")
             for k, chained in enumerate(forced.chained)
