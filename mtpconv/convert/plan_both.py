@@ -19,7 +19,7 @@ from mtpconv.convert.prepare import (
     subject,
 )
 from mtpconv.convert.source import Source
-from mtpconv.convert.writer import BUFFER
+from mtpconv.convert.writer import BUFFER, BUFFERS
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
@@ -42,13 +42,13 @@ class BothPlans:
 
     @property
     def peak_memory_bytes(self) -> int:
-        """Per thread one output buffer, two blocks for casts, and a matrix that is computed.
+        """Per thread its output buffers, two blocks for casts, and a matrix that is computed.
 
         A matrix counts three times: as read, computed, and cast to at most twice the width.
         """
         hf, rules = self.there.hf, self.there.plan.rules
         matrix = largest_matrix(rules, hf.tensors)
-        return THREADS * (BUFFER + 2 * BLOCK + 4 * matrix)
+        return THREADS * (BUFFERS * BUFFER + 2 * BLOCK + 4 * matrix)
 
 
 def plan_both(source: Source, way: Way, layout: LayerLayout) -> BothPlans:
