@@ -27,7 +27,7 @@ from mtpconv.mappings.blocks import (
     one,
     rotary_buffers,
 )
-from mtpconv.mappings.config import Config, flag, integer, number
+from mtpconv.mappings.config import Config, flag, integer, listed, number
 from mtpconv.mappings.megatron_args import Args, common_args, sigmoid_moe_args
 from mtpconv.mappings.mtp import numbered_prefixes
 from mtpconv.mappings.ops import interleave_qkv
@@ -163,13 +163,14 @@ def sparse_layers(config: Config) -> list[bool]:
 
 def _layers(config: Config, numbers: str, words: str, word: str) -> list[bool]:
     """The release's list of 0 and 1, else transformers' list of words."""
-    values, layers = config.get(numbers), integer(config, "num_hidden_layers")
-    if values is None:
+    layers = integer(config, "num_hidden_layers")
+    if config.get(numbers) is None:
         kinds = layer_kinds(config, words)
         if kinds is None:
             raise ConfigError("config/missing-key", f"config.json has no '{numbers}'", "add it")
         return [kind == word for kind in kinds]
-    if not isinstance(values, list) or len(values) != layers or not set(values) <= {0, 1}:
+    values = listed(config, numbers)
+    if len(values) != layers or not set(values) <= {0, 1}:
         what = f"config.json: '{numbers}' does not list 0 or 1 for each of {layers} layers"
         raise ConfigError("config/bad-value", what)
     return [value == 1 for value in values]
