@@ -56,7 +56,6 @@ FOUND: list[tuple[str, dict[str, object]]] = [
     ("mimo_v2_flash", {"hybrid_layer_pattern": [[], []]}),
     ("qwen3_5_moe", {"text_config": {"mlp_only_layers": 5}}),
     ("qwen3_5_moe", {"text_config": {"layer_types": [[], {}]}}),
-    ("glm4_moe", {"hidden_size": 2**30, "vocab_size": 2**30}),
 ]
 
 

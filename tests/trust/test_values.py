@@ -13,6 +13,7 @@ from mtpconv.convert.manifest import read_manifest
 from mtpconv.convert.mcore import open_mcore
 from mtpconv.errors import MtpconvError
 from mtpconv.gate.policy import find_policy
+from mtpconv.mappings.ops import rename
 from mtpconv.mappings.spec import TensorSpec
 from tests.fixtures.tamper import set_config
 from tests.trust.limits import ask, ask_here, assert_refused
@@ -55,6 +56,12 @@ def test_numbers_that_are_none(tmp_path: Path, value: object) -> None:
     source = folder(tmp_path, "qwen3")
     set_config(source, num_hidden_layers=value)
     assert_refused(ask_here("plan", source), "config/bad-value")
+
+
+def test_rows_past_all_measure() -> None:
+    """An op's inverse is proven on a byte for each row, so there must be few enough."""
+    assert refused(lambda: rename(2**40).input_sizes) == "config/bad-value"
+    assert rename(2**20).input_sizes == (2**20,)
 
 
 def test_layers_times_experts(tmp_path: Path) -> None:
