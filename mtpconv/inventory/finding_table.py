@@ -141,7 +141,7 @@ _ROWS = (
         "chat/no-pyarrow", ("stop",),
         "pyarrow is not installed.",
         "An .arrow output cannot be written.",
-        "pip install pyarrow, or name the output .jsonl.",
+        "pip install 'mtpconv[arrow]', or name the output .jsonl.",
     ),
     Row(
         "chat/no-sidecars", ("stop",),
@@ -817,7 +817,8 @@ _ROWS = (
     ),
     Row(
         "index/mended", ("info",),
-        "The index came back with its true total_size or entries.",
+        "The index came back with its true total_size or entries, or without scales that were"
+        " folded in and tensors that were left out.",
         _NOTHING,
         "Nothing to do.",
     ),
@@ -1217,6 +1218,50 @@ _ROWS = (
         "The checkpoint cannot be converted as it is.",
         "Dequantise it first, or take the release's BF16 or FP8 checkpoint.",
     ),
+    # --- ranks and resuming ---------------------------------------------------------------------
+    Row(
+        "output/busy", ("stop",),
+        "Another mtpconv is writing the same output at this moment.",
+        "Nothing was touched.",
+        "Wait for it, or name another folder.",
+    ),
+    Row(
+        "rank/join", ("stop",),
+        "The processes that torchrun started did not find each other.",
+        "Nothing was done.",
+        "Start it on every machine, with the same --rdzv-endpoint and --nnodes.",
+    ),
+    Row(
+        "rank/lost", ("stop",),
+        "A rank died without a word, was told to stop, or has not said for a minute that it lives.",
+        "All ranks stopped; nothing was published.",
+        "Look at that rank's node (memory, disk, the scheduler's log), then run it again.",
+    ),
+    Row(
+        "rank/not-shared", ("stop",),
+        "One rank does not see what another wrote: the output is on a disk of one machine.",
+        "Nothing was published.",
+        "Write to a file system that all ranks share.",
+    ),
+    Row(
+        "resume/journal", ("stop",),
+        "The journal of an interrupted run cannot be read, so what it left cannot be trusted.",
+        "Nothing was touched.",
+        "Run it without --resume: that begins anew.",
+    ),
+    Row(
+        "resume/other", ("stop",),
+        "What an interrupted run left is of another conversion: other sources, options or version.",
+        "Nothing was touched.",
+        "Give the options of that run, or run without --resume: that begins anew.",
+    ),
+    Row(
+        "source/changed", ("stop",),
+        "A source file changed (size, time or inode) while it was converted, or since an"
+        " interrupted run began.",
+        "Nothing was published: the result would have been a mixture.",
+        "Let whoever writes it finish, then convert again (without --resume).",
+    ),
     # --- sec ------------------------------------------------------------------------------------
     Row(
         "sec/name", ("stop",),
@@ -1400,6 +1445,31 @@ _ROWS = (
         "Nothing was run.",
         "Drop one of the two options.",
     ),
+    # --- values ---------------------------------------------------------------------------------
+    Row(
+        "values/constant", ("info",),
+        "Every element of a tensor has the same bits (a gamma that was never trained, say).",
+        _NOTHING,
+        "Look at it if the model was trained.",
+    ),
+    Row(
+        "values/inf", ("warning",),
+        "A tensor that was written holds infinities.",
+        "The model gives NaN, at once or for some tokens.",
+        "Look for where training diverged, and go back to a checkpoint before it.",
+    ),
+    Row(
+        "values/nan", ("warning",),
+        "A tensor that was written holds NaN.",
+        "Every token that meets them gives NaN.",
+        "Look for where training diverged, and go back to a checkpoint before it.",
+    ),
+    Row(
+        "values/zero", ("info",),
+        "Every element of a tensor is zero.",
+        "Nothing for a bias; a matrix of zeros was never trained, or lost.",
+        "Compare it with its source: mtpconv diff.",
+    ),
     # --- verify ---------------------------------------------------------------------------------
     Row(
         "verify/corrupt", ("stop",),
@@ -1437,6 +1507,12 @@ _ROWS = (
         "The digests of a checkpoint are of a kind that this mtpconv does not know.",
         "Nothing can be checked against them.",
         "Use the mtpconv that wrote them, or a newer one.",
+    ),
+    Row(
+        "verify/unknown-source", ("info",),
+        "--verify: the source has neither digests of ours nor hub hashes.",
+        "Damage that it took before the conversion cannot be told.",
+        "Nothing to do; what mtpconv writes has digests.",
     ),
     Row(
         "verify/unlisted", ("warning",),

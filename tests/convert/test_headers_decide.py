@@ -11,9 +11,10 @@ from mtpconv.convert.hf import open_hf
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
 from mtpconv.convert.prepare import Way
 from mtpconv.convert.roundtrip import RoundTrip, roundtrip
-from mtpconv.errors import FormatError
+from mtpconv.errors import ConfigError, FormatError
 from tests.families.keys import keys_of
 from tests.fixtures import hf as fixture
+from tests.fixtures import mtp_families
 from tests.fixtures.tamper import edit
 
 Tensors = dict[str, torch.Tensor]
@@ -122,6 +123,48 @@ def in_a_shard_of_its_own(folder: Path, prefix: str) -> None:
 
 def everything(folder: Path) -> dict:
     return open_hf(folder).tensors
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "not listed"])
+def test_lists_that_go_on_with_mtp_layers(tmp_path: Path, listed: bool) -> None:
+    """They stay when the MTP layer is left out, and what comes back converts again."""
+    config = mtp_families.config_for("exaone_moe", 1)
+    tensors = mtp_families.tensors_for(config, 1)
+    if listed:
+        for key, word in (("layer_types", "full_attention"), ("mlp_layer_types", "dense")):
+            config[key] = [*config[key], word]
+    source = fixture.write_checkpoint(tmp_path / "hf", config, tensors)
+    assert roundtrip(source, RoundTrip(check=True)).verdict == "pass"
+    options = RoundTrip(check=True, keep=tmp_path / "kept", way=Way(no_mtp=True))
+    report = roundtrip(source, options)
+    assert report.verdict == "pass", report.findings
+    assert roundtrip(tmp_path / "kept/hf", RoundTrip(check=True)).verdict == "pass"
+
+
+def test_a_list_of_another_length_is_refused(tmp_path: Path) -> None:
+    config = mtp_families.config_for("exaone_moe", 1)
+    tensors = mtp_families.tensors_for(config, 1)
+    for count in (3, 8):
+        wrong = config | {"layer_types": ["full_attention"] * count}
+        source = fixture.write_checkpoint(tmp_path / str(count), wrong, tensors)
+        with pytest.raises(ConfigError, match="layer_types"):
+            roundtrip(source, RoundTrip())
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_the_mtp_key_is_told_as_the_config_spells_it(tmp_path: Path, nested: bool) -> None:
+    """Step-3.7 keeps it in text_config or, in a published config, at the top."""
+    config = mtp_families.config_for("step3p7", 2)
+    tensors = mtp_families.tensors_for(config, 2)
+    if not nested:
+        text = config.pop("text_config")
+        config = {**text, **config}
+    source = fixture.write_checkpoint(tmp_path / "hf", config, tensors)
+    report = roundtrip(source, RoundTrip(check=True, way=Way(no_mtp=True)))
+    assert report.verdict == "pass", report.findings
+    (said,) = [f.message for f in report.findings if f.id == "config/changed"]
+    key = f"{'text_config.' if nested else ''}num_nextn_predict_layers"
+    assert said == f"config.json: {key} 2 -> 0"
 
 
 def test_rope_buffers_are_left_out_and_said(tmp_path: Path) -> None:

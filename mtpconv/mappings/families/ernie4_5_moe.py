@@ -31,7 +31,7 @@ MTP_HEADS = (
 )
 GAP = (
     "its router adds a bias to softmax scores, and its MTP layers take the hidden state in front of"
-    " the final norm"
+    " the final norm; PaddleFormers, which trained it, does both"
 )
 NOTE = (
     "every MTP layer ends in the model's own final norm: the final_layernorm of each holds the same"

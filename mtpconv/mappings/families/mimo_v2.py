@@ -197,7 +197,7 @@ def args(config: Config) -> Args:
             "add_qkv_bias": full.bias,
             "qk_layernorm": False,
             "softmax_type": "learnable",
-            "window_size": (integer(config, "sliding_window_size", 128) - 1, 0),
+            "window_size": (integer(config, "sliding_window_size", 128), 0),
             "window_attn_skip_freq": [int(sliding) for sliding in sliding_layers(config)],
         }
     )
