@@ -12,7 +12,8 @@ BIN := $(VENV)/bin
 NEXT_MCORE := 0.19.2
 NEXT := $(VENV)-mcore019
 # What must hold on every megatron-core: the oracle, that a job loads what we write, and parity.
-MCORE_TESTS := $(wildcard tests/oracle tests/load tests/parity/test_healthy.py)
+MCORE_TESTS := $(wildcard tests/oracle tests/load tests/parity/test_healthy.py \
+	tests/parity/test_mtp_families.py tests/parity/test_saved_with_mtp.py)
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 

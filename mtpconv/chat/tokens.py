@@ -110,7 +110,7 @@ def stop_ids(tokens: Tokens) -> dict[str, set[int]]:
         value = config.get("eos_token_id")
         ids = value if isinstance(value, list) else [value]
         if value is not None:
-            found[name] = {id for id in ids if isinstance(id, int)}
+            found[name] = {id for id in ids if type(id) is int}  # true is no id
     return found
 
 
@@ -122,8 +122,8 @@ def load_tokenizer(files: ChatFiles, engine: str = "hf") -> "Tokenizer":
     try:
         from tokenizers import AddedToken, Tokenizer
     except ImportError:
-        mend = "pip install 'mtpconv[chat]'"
-        raise MtpconvError("chat/no-tokenizers", "this needs tokenizers", mend) from None
+        what = f"reading {TOKENIZER} needs the package tokenizers"
+        raise MtpconvError("chat/no-tokenizers", what, "pip install 'mtpconv[chat]'") from None
     path = files.root / TOKENIZER
     if files.tokenizer_json is None:
         what = f"{files.root}: no {TOKENIZER}"

@@ -23,15 +23,22 @@ from mtpconv.cli.common import (
     PadVocab,
     ReadAs,
     Reports,
+    Resume,
     SourceDir,
+    Stats,
     Strict,
     Target,
     TargetDir,
     TargetMcore,
+    Threads,
+    Verify,
     run,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mtpconv.convert.progress import Progress
     from mtpconv.inventory.report import Report
 
 
@@ -51,6 +58,10 @@ def hf2mcore(
     dtype: ReadAs = Dtype.bfloat16,
     mcore_model: McoreModel = Model.gpt,
     force: Force = False,
+    resume: Resume = False,
+    threads: Threads = 2,
+    verify: Verify = False,
+    stats: Stats = False,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -60,6 +71,7 @@ def hf2mcore(
     """HuggingFace folder SRC to a Megatron torch_dist checkpoint DST."""
 
     def work() -> "Report":
+        from mtpconv.convert.care import Care
         from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
         from mtpconv.convert.prepare import Way
         from mtpconv.convert.rich_progress import shown
@@ -68,11 +80,21 @@ def hf2mcore(
         way = Way(
             pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value, hybrid
         )
-        options = ToMcore(iteration, layer_layout.value, way, force)
+        care = Care(threads, verify, stats)
+        options = ToMcore(iteration, layer_layout.value, way, force, resume, care)
         with shown() as progress:
             return hf2mcore(src, dst, options, progress)
 
-    run("hf2mcore", work, output, strict=strict, debug=debug, reports=reports, html=html)
+    run(
+        "hf2mcore",
+        work,
+        output,
+        strict=strict,
+        debug=debug,
+        reports=reports,
+        html=html,
+        together=True,
+    )
 
 
 @app.command()
@@ -99,6 +121,10 @@ def mcore2hf(
     ] = None,
     no_mtp: NoMtp = False,
     force: Force = False,
+    resume: Resume = False,
+    threads: Threads = 2,
+    verify: Verify = False,
+    stats: Stats = False,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -108,13 +134,25 @@ def mcore2hf(
     """Megatron torch_dist checkpoint SRC (root or iteration) to a HuggingFace folder DST."""
 
     def work() -> "Report":
+        from mtpconv.convert.care import Care
         from mtpconv.convert.mcore2hf import ToHf, mcore2hf
         from mtpconv.convert.rich_progress import shown
 
         with shown() as progress:
-            return mcore2hf(src, dst, like, ToHf(no_mtp, force, fp8_like), progress)
+            care = Care(threads, verify, stats)
+            options = ToHf(no_mtp, force, fp8_like, resume, care)
+            return mcore2hf(src, dst, like, options, progress)
 
-    run("mcore2hf", work, output, strict=strict, debug=debug, reports=reports, html=html)
+    run(
+        "mcore2hf",
+        work,
+        output,
+        strict=strict,
+        debug=debug,
+        reports=reports,
+        html=html,
+        together=True,
+    )
 
 
 @app.command()
@@ -157,7 +195,6 @@ def roundtrip(
         from mtpconv.convert.rich_progress import shown
         from mtpconv.convert.roundtrip import RoundTrip, roundtrip
         from mtpconv.errors import ConfigError
-        from mtpconv.parity.check import parity as forward_parity
 
         hybrid = mcore_model is Model.hybrid
         way = Way(
@@ -170,8 +207,24 @@ def roundtrip(
             what = "--parity builds a GPTModel, and --mcore-model hybrid writes for another class"
             raise ConfigError("usage/parity", what, "check parity with --mcore-model gpt")
         with shown() as progress:
-            further = partial(forward_parity, progress=progress) if parity else None
+            further = _forward_parity(progress, no_mtp=no_mtp) if parity else None
             options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way, further)
             return roundtrip(src, options, progress)
 
-    run("roundtrip", work, output, strict=strict, debug=debug, reports=reports, html=html)
+    run(
+        "roundtrip",
+        work,
+        output,
+        strict=strict,
+        debug=debug,
+        reports=reports,
+        html=html,
+        together=True,
+    )
+
+
+def _forward_parity(progress: "Progress", *, no_mtp: bool) -> "Callable[[Path, Path], Report]":
+    from mtpconv.parity.check import Parity
+    from mtpconv.parity.check import parity as check
+
+    return partial(check, options=Parity(no_mtp=no_mtp), progress=progress)

@@ -1,7 +1,8 @@
 """A produced HF folder against its source: headers, then every byte."""
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class Comparison:
 
     @property
     def expected(self) -> dict[str, TensorSpec]:
-        """The source's tensors, less those dropped on request."""
+        """The source's tensors, less those left out on purpose."""
         tensors = self.source.tensors
         return {name: spec for name, spec in tensors.items() if name not in self.dropped}
 
@@ -75,6 +76,24 @@ class Comparison:
             )
         )
 
+    def told(self) -> dict[str, Any]:
+        """What one rank found, in JSON values, for `hear` on another."""
+        return {
+            "came_back": {name: [spec.shape, spec.dtype] for name, spec in self.came_back.items()},
+            "digests": {name: found.hex() for name, found in self.digests.items()},
+            "findings": [asdict(finding) for finding in self.findings],
+            "compared": [self.compared, self.compared_bytes],
+        }
+
+    def hear(self, told: Mapping[str, Any]) -> None:
+        """Take in what another rank found in its shards."""
+        for name, (shape, dtype) in told["came_back"].items():
+            self.came_back[name] = TensorSpec(tuple(shape), dtype)
+        self.digests |= {name: bytes.fromhex(found) for name, found in told["digests"].items()}
+        self.findings += [Finding(**finding) for finding in told["findings"]]
+        self.compared += told["compared"][0]
+        self.compared_bytes += told["compared"][1]
+
     def finish(self) -> list[Finding]:
         """All findings, those of names and shapes included."""
 
@@ -97,11 +116,15 @@ def digest(where: Where) -> bytes:
 
 
 def sidecar_findings(
-    source: HfCheckpoint, folder: Path, config_changes: Mapping[str, Any]
+    source: HfCheckpoint,
+    folder: Path,
+    config_changes: Mapping[str, Any],
+    dropped: frozenset[str] = frozenset(),
 ) -> Iterator[Finding]:
     """Files beside the shards that did not come back byte for byte.
 
-    config.json is to be the source's with `config_changes` made, each of which is told.
+    config.json is to be the source's with `config_changes` made, each of which is told, and the
+    index what the shards hold without the tensors in `dropped`.
     """
     names = [*source.sidecars, *([INDEX] if source.index is not None else [])]
     for name in names:
@@ -114,8 +137,12 @@ def sidecar_findings(
             if name == CONFIG and came.read_bytes() == changed_text(text, config_changes):
                 yield from config_findings(source.config, config_changes)
                 continue
-            if name == INDEX and _stale_index(source):
+            if name == INDEX and _is_index_of(source, came, dropped):
                 message = "the index came back with its true total_size or entries"
+                if source.quantised:
+                    message = f"the index came back without the {len(source.quantised):,} scales"
+                if dropped:
+                    message = f"the index came back without what was left out ({len(dropped):,})"
                 yield Finding("index/mended", "info", message)
                 continue
             message = f"{name} came back with other bytes"
@@ -125,10 +152,24 @@ def sidecar_findings(
 def config_findings(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[Finding]:
     """Each key of config.json that is written otherwise than in the source."""
     for words in changes_in_words(config, changes):
-        yield Finding("config/changed", "info", f"config.json: {words}", name=CONFIG)
+        plain = words.endswith("quantization_config removed")
+        hint = "the weights are plain now; mcore2hf --fp8-like HF_DIR quantises them again"
+        message = f"config.json: {words}"
+        yield Finding("config/changed", "info", message, name=CONFIG, hint=hint if plain else "")
 
 
-def _stale_index(source: HfCheckpoint) -> bool:
-    return source.stored is not None or any(
-        finding.id in ("index/total-size", "index/unlisted") for finding in source.findings
-    )
+def _is_index_of(source: HfCheckpoint, index: Path, dropped: frozenset[str]) -> bool:
+    """Whether an index says of `source` what is true, where the source's own could not stay."""
+    stale = ("index/total-size", "index/unlisted")
+    if source.stored is None and not dropped and all(f.id not in stale for f in source.findings):
+        return False
+    kept = {
+        name: (file, spec.nbytes)
+        for file, header in source.headers.items()
+        for name, spec in header.tensors.items()
+        if name not in dropped
+    }
+    found = json.loads(index.read_bytes())
+    total = sum(nbytes for _, nbytes in kept.values())
+    shards = {name: file for name, (file, _) in kept.items()}
+    return bool(found["weight_map"] == shards and found["metadata"]["total_size"] == total)

@@ -6,7 +6,6 @@ container wants that checksummed while it is hot, then written past the page cac
 """
 
 import threading
-import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -15,11 +14,13 @@ from pathlib import Path
 from mtpconv.convert.blocks import BLOCK, Convert, part_blocks
 from mtpconv.convert.digests import Digest
 from mtpconv.convert.disk_error import output_error
+from mtpconv.convert.hot import Hot
 from mtpconv.convert.parts import Part
 from mtpconv.convert.ranges import Payload, Strip
+from mtpconv.convert.residency import Residency
 from mtpconv.convert.sources import Sources
-from mtpconv.convert.writer import Stopped, Writer
-from mtpconv.convert.written import Range, Written
+from mtpconv.convert.writer import Span, Stopped, Writer
+from mtpconv.convert.written import Range, Slice, Written
 from mtpconv.errors import MtpconvError
 
 THREADS = 2
@@ -34,6 +35,7 @@ class Tensor:
     """
 
     name: str
+    dtype: str
     parts: Iterable[Part]
     tail: Callable[[int], bytes] | None = None
 
@@ -57,22 +59,25 @@ def write_files(
     progress: Callable[[int], None] = lambda done: None,
     *,
     threads: int = THREADS,
+    stats: bool = False,
     done: Callable[[Written], None] = lambda written: None,
 ) -> dict[str, Written]:
     """Write every output into `folder` (which must exist); the result is in the order of `outputs`.
 
-    `progress` is told of bytes written. `done` is told of each file once it is flushed to the
-    disk, by the thread that wrote it. Raises OutputError for a disk that is full or refuses,
-    FormatError for a source that is cut short. After an error nothing more is written; what there
-    is stays in `folder`.
+    `progress` is told of bytes written; with `stats` odd values are counted too. `done` is told of
+    each file once it is flushed to the disk, by the thread that wrote it. The page cache is left as
+    it was found. Raises OutputError for a disk that is full or refuses, FormatError for a source
+    that is cut short. After an error nothing more is written; what there is stays in `folder`.
     """
     stop = threading.Event()
     found: dict[str, Written] = {}
+    residency = Residency()
 
     def one(output: OutputFile) -> None:
         if stop.is_set():
             return
-        written = _write_file(folder / output.name, output, convert, progress, stop)
+        path = folder / output.name
+        written = _write_file(path, output, convert, progress, stop, residency, stats=stats)
         if written is not None:
             done(written)
             found[output.name] = written
@@ -99,23 +104,76 @@ def _write_file(
     convert: Convert,
     progress: Callable[[int], None],
     stop: threading.Event,
+    residency: Residency,
+    *,
+    stats: bool,
 ) -> Written | None:
     tensors: dict[str, Range] = {}
     frame = Digest()
-    try:
-        with Sources() as sources, Writer(path, output.size, progress, stop) as writer:
-            for segment in output.segments():
-                if isinstance(segment, bytes):
-                    frame.update(segment)
-                    writer.write(segment)
-                    continue
-                start = writer.at
-                digest, tail = _write_tensor(writer, segment, sources, convert)
-                tensors[segment.name] = Range(start, writer.at - start, digest)
-                frame.update(tail)
-                writer.write(tail)
-    except Stopped:
+
+    def fill(writer: Writer, sources: Sources) -> None:
+        for segment in output.segments():
+            if isinstance(segment, bytes):
+                frame.update(segment)
+                writer.write(segment)
+                continue
+            start = writer.at
+            hot, tail = _write_tensor(writer, segment, sources, convert, stats=stats)
+            nbytes = writer.at - start
+            tensors[segment.name] = Range(start, nbytes, hot.digest.hex(), hot.odd)
+            frame.update(tail)
+            writer.write(tail)
+
+    if not _filled(path, Span(0, output.size), fill, progress, stop, residency):
         return None
+    return Written(output.name, output.size, tensors, frame.hex())
+
+
+def write_slices(
+    folder: Path,
+    file: str,
+    span: Span,
+    segments: Iterable[tuple[int, Segment]],
+    convert: Convert,
+    progress: Callable[[int], None],
+    *,
+    stats: bool,
+) -> list[Slice]:
+    """Write the bytes `span` of a file that is there in full size: `segments`, each with its place.
+
+    Raises what `write_files` does. The bytes are flushed to the disk.
+    """
+    slices: list[Slice] = []
+
+    def fill(writer: Writer, sources: Sources) -> None:
+        for start, segment in segments:
+            if isinstance(segment, bytes):
+                writer.write(segment)
+                continue
+            hot, tail = _write_tensor(writer, segment, sources, convert, stats=stats)
+            blocks = [block.hex() for block in hot.digest.blocks()]
+            nbytes = writer.at - start
+            slices.append(Slice(file, segment.name, start, nbytes, blocks, hot.crc, hot.odd))
+            writer.write(tail)
+
+    _filled(folder / file, span, fill, progress, threading.Event(), Residency())
+    return slices
+
+
+def _filled(
+    path: Path,
+    span: Span,
+    fill: Callable[[Writer, Sources], None],
+    progress: Callable[[int], None],
+    stop: threading.Event,
+    residency: Residency,
+) -> bool:
+    """Whether `fill` wrote all of it; not if another thread failed first."""
+    try:
+        with Sources(residency) as sources, Writer(path, span, progress, stop) as writer:
+            fill(writer, sources)
+    except Stopped:
+        return False
     except MtpconvError:
         stop.set()
         raise
@@ -125,35 +183,20 @@ def _write_file(
     except BaseException:
         stop.set()
         raise
-    return Written(output.name, output.size, tensors, frame.hex())
-
-
-class _Hot:
-    """What is worked out of a payload while its bytes are in the processor's cache."""
-
-    def __init__(self, *, crc: bool) -> None:
-        self.digest = Digest()
-        self.crc = 0
-        self._with_crc = crc
-
-    def take(self, block: memoryview) -> None:
-        """The next bytes of the payload."""
-        self.digest.update(block)
-        if self._with_crc:
-            self.crc = zlib.crc32(block, self.crc)
+    return True
 
 
 def _write_tensor(
-    writer: Writer, tensor: Tensor, sources: Sources, convert: Convert
-) -> tuple[str, bytes]:
-    """Write a tensor's payload; its digest, and the bytes to be written behind it."""
-    hot = _Hot(crc=tensor.tail is not None)
+    writer: Writer, tensor: Tensor, sources: Sources, convert: Convert, *, stats: bool
+) -> tuple[Hot, bytes]:
+    """Write a tensor's payload; what was worked out of it, and the bytes to follow it."""
+    hot = Hot(crc=tensor.tail is not None, stats_of=tensor.dtype if stats else "")
     for part in tensor.parts:
         _write_part(writer, part, sources, convert, hot)
-    return hot.digest.hex(), b"" if tensor.tail is None else tensor.tail(hot.crc)
+    return hot, b"" if tensor.tail is None else tensor.tail(hot.crc)
 
 
-def _write_part(writer: Writer, part: Part, sources: Sources, convert: Convert, hot: _Hot) -> None:
+def _write_part(writer: Writer, part: Part, sources: Sources, convert: Convert, hot: Hot) -> None:
     if isinstance(part, Payload) and part.cast is None and part.contiguous:
         for strip in part.strips:
             _copy_range(writer, strip, sources, hot)
@@ -163,7 +206,7 @@ def _write_part(writer: Writer, part: Part, sources: Sources, convert: Convert, 
         writer.write(block)
 
 
-def _copy_range(writer: Writer, strip: Strip, sources: Sources, hot: _Hot) -> None:
+def _copy_range(writer: Writer, strip: Strip, sources: Sources, hot: Hot) -> None:
     """Bytes that only move are read right into the writer's buffer."""
     done = 0
     while done < strip.run:

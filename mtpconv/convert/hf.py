@@ -176,7 +176,7 @@ def checkpoint_of(
             if not exists(file):
                 what = f"{where}/{INDEX} names {file}, which is not there"
                 raise FormatError("index/missing-shard", what, "fetch the shard again")
-        findings += [_stray(file) for file in present if file not in files]
+        findings += [_stray(where, file) for file in present if file not in files]
     headers = headers_of(files)
     findings += _check_names(where, headers, index, weight_map)
     for file, header in headers.items():
@@ -234,9 +234,10 @@ def _without_index(folder: str, present: list[str]) -> list[str]:
     return present
 
 
-def _stray(file: str) -> Finding:
+def _stray(folder: str, file: str) -> Finding:
     message = f"{file} is in no index entry: loaders will not open it, and it is not converted"
-    return Finding("index/stray-shard", "warning", message, name=file)
+    mend = f"if it belongs to the model: mtpconv reindex {folder} OUT"
+    return Finding("index/stray-shard", "warning", message, name=file, hint=mend)
 
 
 def owners(folder: str, headers: Mapping[str, Header]) -> dict[str, str]:

@@ -1,13 +1,14 @@
 """What comes before any conversion: the family, its MTP layers, the rules and the plan."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from mtpconv.convert.fold_hf import Dtype, fold_hf, folded_config, odd_copies
 from mtpconv.convert.hf import HfCheckpoint
+from mtpconv.convert.ranks import job
 from mtpconv.convert.values import Where, difference, same_bytes
 from mtpconv.errors import ConfigError, brief
 from mtpconv.inventory.findings import Finding
@@ -74,7 +75,7 @@ def prepare(
     Raises ConfigError for an unknown family or a config that lacks what the mapping needs.
     """
     family = family_of(config)
-    config = family.complete(config)
+    key, config = family.mtp_key(config), family.complete(config)
     count = family.count_mtp(config, observed)
     findings = list(runnable(family, mcore)) if side == "config.json" else []
     mtp_layers = 0 if no_mtp else count.expected
@@ -93,15 +94,15 @@ def prepare(
             dropped = mtp_names(family, config, observed)
             rows += [Ignore(name, "--no-mtp") for name in dropped]
             if count.declared:
-                changes[family.mtp.key] = 0
+                changes[key] = 0
             message = (
                 f"--no-mtp: {len(dropped):,} tensors of {count.stored} MTP layers are left out"
             )
             if changes:
-                message += f", and {family.mtp.key} becomes 0 in what comes back"
+                message += f", and {key} becomes 0 in what comes back"
             findings.append(Finding("mtp/dropped", "warning", message))
         else:
-            findings += contradiction(count, family.mtp.key, side)
+            findings += contradiction(count, key, side)
             findings += copies(family.mtp.prefixes(config, count.stored), observed)
     findings += ties(rows, observed)
     return Prepared(
@@ -263,7 +264,7 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
     carried = frozenset(name for name, _ in odd)
     if odd:
         prepared = expand(carry_copies=carried)
-    unequal = [] if headers_only else unequal_copies(hf, prepared.rows)
+    unequal = [] if headers_only else _unequal_copies(hf, prepared.rows)
     if unequal and way.carry_copies:
         names = frozenset(finding.name for finding in unequal if finding.name != HEAD)
         prepared = expand(carry_copies=carried | names)
@@ -294,6 +295,12 @@ def _odd_copy(name: str, original: str) -> Finding:
         " differ; it is carried by itself"
     )
     return Finding("mtp/copy-quantised", "info", message, name=name, counterpart=original)
+
+
+def _unequal_copies(hf: HfCheckpoint, rows: list[Row]) -> list[Finding]:
+    """`unequal_copies`, of which only one rank of a job reads the weights."""
+    told = job().lead(lambda: [asdict(finding) for finding in unequal_copies(hf, rows)])
+    return [Finding(**finding) for finding in told]
 
 
 def unequal_copies(hf: HfCheckpoint, rows: list[Row]) -> list[Finding]:
@@ -397,10 +404,16 @@ def mtp_summary(prepared: Prepared, plan: Plan, findings: tuple[Finding, ...]) -
     unmapped = sum(1 for name in plan.unmapped if _of_mtp(prepared, plan, name))
     found = []
     if missing and not told:
-        message = f"{missing:,} tensors of the MTP layers are missing"
+        said = "1 tensor" if missing == 1 else f"{missing:,} tensors"
+        message = f"{said} of the MTP layers {'is' if missing == 1 else 'are'} missing"
         found.append(Finding("mtp/missing", "error", message))
     if unmapped:
-        message = f"{unmapped:,} tensors of MTP layers have no rule and would be lost"
+        said = (
+            "1 tensor of MTP layers has"
+            if unmapped == 1
+            else f"{unmapped:,} tensors of MTP layers have"
+        )
+        message = f"{said} no rule and would be lost"
         found.append(Finding("mtp/unmapped", "error", message))
     return found
 

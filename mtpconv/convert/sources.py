@@ -4,36 +4,36 @@ import os
 from pathlib import Path
 from typing import Self
 
+from mtpconv.convert.residency import Residency, Trace
 from mtpconv.convert.virtual import Location, Virtual
 from mtpconv.errors import FormatError
 
 
 class Sources:
-    """Open source files of one thread, the least recently used closed first."""
+    """Open source files of one thread, the least recently used closed first.
+
+    With `residency` what was read does not stay in the page cache, unless it was there before.
+    """
 
     _MOST = 64
 
-    def __init__(self) -> None:
-        self._open: dict[Path, int] = {}
+    def __init__(self, residency: Residency | None = None) -> None:
+        self._open: dict[Path, tuple[int, Trace | None]] = {}
+        self._residency = residency
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for handle in self._open.values():
-            os.close(handle)
+        for opened in self._open.values():
+            _close(*opened)
 
     def read(self, path: Location, offset: int, window: memoryview) -> None:
         """Fill `window` from `path` at `offset`. Raises FormatError if the file ends before."""
         if isinstance(path, Virtual):
             path.read(self.read, offset, window)
             return
-        handle = self._open.pop(path, None)
-        if handle is None:
-            if len(self._open) >= self._MOST:
-                os.close(self._open.pop(next(iter(self._open))))
-            handle = os.open(path, os.O_RDONLY)
-        self._open[path] = handle
+        handle, trace = self._opened(path)
         done = 0
         try:
             while done < len(window):
@@ -48,3 +48,24 @@ class Sources:
             raise FormatError(
                 "file/corrupt", f"{path}: ends at byte {offset + done}, before its tensors do"
             )
+        if trace is not None:
+            trace.note(offset, done)
+
+    def _opened(self, path: Path) -> tuple[int, Trace | None]:
+        found = self._open.pop(path, None)
+        if found is None:
+            if len(self._open) >= self._MOST:
+                _close(*self._open.pop(next(iter(self._open))))
+            handle = os.open(path, os.O_RDONLY)
+            trace = None
+            if self._residency is not None:
+                trace = Trace(handle, self._residency.absent(path, handle))
+            found = (handle, trace)
+        self._open[path] = found
+        return found
+
+
+def _close(handle: int, trace: Trace | None) -> None:
+    if trace is not None:
+        trace.close()
+    os.close(handle)

@@ -80,7 +80,7 @@ def _segments(
     yield header
     for name in shard.order:
         spec = shard.tensors[name]
-        yield Tensor(name, _parts(name, spec, rules, pieces, dtypes, virtual))
+        yield Tensor(name, spec.dtype, _parts(name, spec, rules, pieces, dtypes, virtual))
 
 
 def _parts(

@@ -87,7 +87,8 @@ def lay_out_files(
             part = _payload(
                 item, producers[item.name], plan.target[item.name], sources, source_dtypes
             )
-            yield Tensor(stored_name(item.key, item.offsets), [part], item.container.tail)
+            name, dtype = stored_name(item.key, item.offsets), plan.target[item.name].dtype
+            yield Tensor(name, dtype, [part], item.container.tail)
 
     files = [
         OutputFile(

@@ -9,7 +9,6 @@ from mtpconv.convert.source import HubRef, Source, local_folder
 from mtpconv.convert.take_inventory import is_hf_folder
 from mtpconv.gate.outcome import Outcome, attempt
 from mtpconv.gate.policy import Policy
-from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.report import Report
 
 
@@ -32,11 +31,16 @@ def further_checks(checkpoint: Source, root: Path, policy: Policy) -> list[Outco
     return outcomes
 
 
+_SHOWN = ("parity", "draft")
+"""Of a further check's report, what the gate's shows as well."""
+
+
 def _asked(id: str, text: str, run: Callable[[], Report]) -> Outcome:
     def check() -> Outcome:
         report = run()
         shown = text if report.verdict == "pass" else report.reason
-        return Outcome(id, shown, report.findings, stopped=report.could_not_check)
+        extra = {key: report.extra[key] for key in _SHOWN if key in report.extra}
+        return Outcome(id, shown, report.findings, stopped=report.could_not_check, extra=extra)
 
     return attempt(id, check)
 
@@ -60,13 +64,23 @@ def _reference(checkpoint: Source, reference: Source, policy: Policy) -> Report:
 
     options = Diff(headers_only=True, like=_like(checkpoint, policy))
     report = diff(reference, checkpoint, options)
-    return replace(report, findings=tuple(map(_sides_named, report.findings)))
+    # What B says of itself, the gate's own checks have said.
+    told = [finding for finding in report.findings if not finding.message.startswith("B: ")]
+    named = tuple(replace(f, message=_sides_named(f.message)) for f in told)
+    return replace(report, findings=named, reason=_sides_named(report.reason))
 
 
-def _sides_named(finding: Finding) -> Finding:
+_SIDES = (
+    ("A: ", "the reference: "), ("B lacks ", "not here: "), (" of A's ", " of the reference's "),
+    (" in A", " in the reference"), (" in B", " here"),
+)  # fmt: skip
+
+
+def _sides_named(words: str) -> str:
     """The diff's A and B by what they are here."""
-    message = finding.message.replace(" in A", " in the reference").replace(" in B", " here")
-    return replace(finding, message=message)
+    for theirs, ours in _SIDES:
+        words = words.replace(theirs, ours)
+    return words
 
 
 def _base(checkpoint: Source, base: Source, policy: Policy) -> Report:

@@ -1,8 +1,9 @@
 """`mtpconv gate`: is this checkpoint fit to be exported or uploaded? One verdict, many checks."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -16,7 +17,12 @@ from mtpconv.gate.mcore_checks import check_mcore, open_export
 from mtpconv.gate.outcome import Outcome, attempt, counted
 from mtpconv.gate.policy import Allowance, Policy, Sorted, accept
 from mtpconv.inventory.findings import Finding, errors
+from mtpconv.inventory.groups import hf_group
+from mtpconv.inventory.parts import drawn_groups
 from mtpconv.inventory.report import Check, Report, status_counts
+from mtpconv.mappings.config import flat
+from mtpconv.mappings.registry import FAMILIES
+from mtpconv.mappings.spec import TensorSpec
 
 
 def gate(checkpoint: Source, policy: Policy) -> Report:
@@ -28,17 +34,21 @@ def gate(checkpoint: Source, policy: Policy) -> Report:
         if isinstance(checkpoint, HubRef) or is_hf_folder(checkpoint):
             remote = isinstance(checkpoint, HubRef)
             hf = open_hf(checkpoint)
-            config, root = hf.config, hf.root
+            config, tensors, root = hf.config, hf.tensors, hf.root
             outcomes = check_hf(hf, remote=remote)
             if policy.engine is not None:
                 check = partial(engine_check, policy.engine, hf, remote=remote)
                 outcomes.append(attempt("serving", check))
         else:
             export = open_export(checkpoint, policy.reference)
-            config, root = export.config, export.planned.like.root
+            config, tensors = export.config, export.tensors
+            root = export.planned.like.root
             outcomes = check_mcore(export, policy.engine)
     outcomes += further_checks(checkpoint, root, policy)
-    return _report(_subject(config), outcomes, policy)
+    report = _report(_subject(config), outcomes, policy)
+    drawn = _drawn(config, tensors, report.findings)
+    further = {key: value for outcome in outcomes for key, value in outcome.extra.items()}
+    return replace(report, extra=report.extra | drawn | further)
 
 
 @contextmanager
@@ -53,6 +63,14 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
+def _drawn(
+    config: Mapping[str, object], tensors: Mapping[str, TensorSpec], findings: Iterable[Finding]
+) -> dict[str, object]:
+    """The inventory of the HF side, what was found marked in it."""
+    group = hf_group(FAMILIES.get(str(config.get("model_type"))), flat(config))
+    return {"inventory": {"groups": drawn_groups(tensors, group, findings)}}
+
+
 def _subject(config: dict[str, object]) -> str:
     architectures = config.get("architectures")
     named = architectures[0] if isinstance(architectures, list) and architectures else None
@@ -60,8 +78,10 @@ def _subject(config: dict[str, object]) -> str:
 
 
 def _report(subject: str, outcomes: list[Outcome], policy: Policy) -> Report:
-    findings = _unique(outcomes)
-    sorted_ = accept(findings, policy.allow)
+    every = (finding for outcome in outcomes for finding in outcome.findings)
+    sorted_ = accept(every, policy.allow)
+    counted_once, accepted_once = _unique(sorted_.counted), _unique(sorted_.accepted)
+    sorted_ = replace(sorted_, counted=counted_once, accepted=accepted_once)
     stops = [
         finding
         for outcome in outcomes
@@ -89,8 +109,15 @@ def _report(subject: str, outcomes: list[Outcome], policy: Policy) -> Report:
     )
 
 
-def _unique(outcomes: list[Outcome]) -> list[Finding]:
-    return list(dict.fromkeys(f for outcome in outcomes for f in outcome.findings))
+def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Once what two checks say of the same tensor, in the words of the one that knows more."""
+    kept: dict[object, Finding] = {}
+    for finding in findings:
+        key = finding.id, finding.severity, finding.status, finding.name
+        place: object = key if finding.status and finding.name else finding
+        if place not in kept or (finding.expected and not kept[place].expected):
+            kept[place] = finding
+    return tuple(kept.values())
 
 
 def _command(policy: Policy) -> str:

@@ -1,7 +1,7 @@
 """What one check of the gate saw."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from mtpconv.errors import Contradiction, MtpconvError
 from mtpconv.inventory.findings import Finding
@@ -12,7 +12,8 @@ class Outcome:
     """A check by its stable id, what it looked at in a few words, and what it found.
 
     `ran` False: there was nothing to look at, and `text` says why. `stopped`: the check could not
-    come to an end, and its finding says why; unless that is accepted there is no verdict.
+    come to an end, and its finding says why; unless that is accepted there is no verdict. `extra`
+    are keys of the report that it fills.
     """
 
     id: str
@@ -20,6 +21,7 @@ class Outcome:
     findings: tuple[Finding, ...] = ()
     ran: bool = True
     stopped: bool = False
+    extra: Mapping[str, object] = field(default_factory=dict)
 
 
 def attempt(id: str, check: Callable[[], Outcome]) -> Outcome:

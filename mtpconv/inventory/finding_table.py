@@ -141,7 +141,7 @@ _ROWS = (
         "chat/no-pyarrow", ("stop",),
         "pyarrow is not installed.",
         "An .arrow output cannot be written.",
-        "pip install pyarrow, or name the output .jsonl.",
+        "pip install 'mtpconv[arrow]', or name the output .jsonl.",
     ),
     Row(
         "chat/no-sidecars", ("stop",),
@@ -817,7 +817,8 @@ _ROWS = (
     ),
     Row(
         "index/mended", ("info",),
-        "The index came back with its true total_size or entries.",
+        "The index came back with its true total_size or entries, or without scales that were"
+        " folded in and tensors that were left out.",
         _NOTHING,
         "Nothing to do.",
     ),
@@ -958,9 +959,9 @@ _ROWS = (
     ),
     Row(
         "layout/heterogeneous", ("stop",),
-        "The layers differ, so they cannot be stacked along one axis.",
+        "Layers, or the experts of one, differ and so cannot lie in one tensor.",
         "Nothing was written.",
-        "Use --layer-layout per-layer.",
+        "Layers: use --layer-layout per-layer. Experts: store them alike.",
     ),
     # --- like, manifest -------------------------------------------------------------------------
     Row(
@@ -1140,6 +1141,13 @@ _ROWS = (
         "None needed; --no-mtp leaves them out on purpose.",
     ),
     Row(
+        "parity/hybrid-layout", ("stop",),
+        "The Megatron checkpoint is laid out for HybridModel, where attention and MLP are layers of"
+        " their own, and the family's model is not.",
+        "Its layers cannot be compared with the HF model's one by one.",
+        "Convert with --mcore-model gpt and compare that; roundtrip --check proves the bytes.",
+    ),
+    Row(
         "parity/no-mtp-reference", ("stop",),
         "There is no reference of this family's MTP layers on the HuggingFace side.",
         "Its MTP head cannot be compared.",
@@ -1209,6 +1217,50 @@ _ROWS = (
         "The weights are quantised by a scheme that is not converted (NVFP4, INT4, ...).",
         "The checkpoint cannot be converted as it is.",
         "Dequantise it first, or take the release's BF16 or FP8 checkpoint.",
+    ),
+    # --- ranks and resuming ---------------------------------------------------------------------
+    Row(
+        "output/busy", ("stop",),
+        "Another mtpconv is writing the same output at this moment.",
+        "Nothing was touched.",
+        "Wait for it, or name another folder.",
+    ),
+    Row(
+        "rank/join", ("stop",),
+        "The processes that torchrun started did not find each other.",
+        "Nothing was done.",
+        "Start it on every machine, with the same --rdzv-endpoint and --nnodes.",
+    ),
+    Row(
+        "rank/lost", ("stop",),
+        "A rank died without a word, was told to stop, or has not said for a minute that it lives.",
+        "All ranks stopped; nothing was published.",
+        "Look at that rank's node (memory, disk, the scheduler's log), then run it again.",
+    ),
+    Row(
+        "rank/not-shared", ("stop",),
+        "One rank does not see what another wrote: the output is on a disk of one machine.",
+        "Nothing was published.",
+        "Write to a file system that all ranks share.",
+    ),
+    Row(
+        "resume/journal", ("stop",),
+        "The journal of an interrupted run cannot be read, so what it left cannot be trusted.",
+        "Nothing was touched.",
+        "Run it without --resume: that begins anew.",
+    ),
+    Row(
+        "resume/other", ("stop",),
+        "What an interrupted run left is of another conversion: other sources, options or version.",
+        "Nothing was touched.",
+        "Give the options of that run, or run without --resume: that begins anew.",
+    ),
+    Row(
+        "source/changed", ("stop",),
+        "A source file changed (size, time or inode) while it was converted, or since an"
+        " interrupted run began.",
+        "Nothing was published: the result would have been a mixture.",
+        "Let whoever writes it finish, then convert again (without --resume).",
     ),
     # --- sec ------------------------------------------------------------------------------------
     Row(
@@ -1346,6 +1398,12 @@ _ROWS = (
         "Use --device cpu.",
     ),
     Row(
+        "usage/draft", ("stop",),
+        "parity --draft was asked of a model without MTP layers, or of a part of one.",
+        "Nothing was run.",
+        "Drop --draft, or what leaves layers out.",
+    ),
+    Row(
         "usage/graft", ("stop",),
         "graft was not told what to graft.",
         "Nothing was written.",
@@ -1370,6 +1428,12 @@ _ROWS = (
         "Name it, or give --base DIR.",
     ),
     Row(
+        "usage/options", ("stop",),
+        "An option or argument is missing, unknown or has a value that is none of its own.",
+        "Nothing was run.",
+        "The command's --help lists them.",
+    ),
+    Row(
         "usage/output", ("stop",),
         "A repair was told neither or both of a new folder and --in-place.",
         "Nothing was written.",
@@ -1380,6 +1444,31 @@ _ROWS = (
         "--parity was asked for together with an option that writes no checkpoint.",
         "Nothing was run.",
         "Drop one of the two options.",
+    ),
+    # --- values ---------------------------------------------------------------------------------
+    Row(
+        "values/constant", ("info",),
+        "Every element of a tensor has the same bits (a gamma that was never trained, say).",
+        _NOTHING,
+        "Look at it if the model was trained.",
+    ),
+    Row(
+        "values/inf", ("warning",),
+        "A tensor that was written holds infinities.",
+        "The model gives NaN, at once or for some tokens.",
+        "Look for where training diverged, and go back to a checkpoint before it.",
+    ),
+    Row(
+        "values/nan", ("warning",),
+        "A tensor that was written holds NaN.",
+        "Every token that meets them gives NaN.",
+        "Look for where training diverged, and go back to a checkpoint before it.",
+    ),
+    Row(
+        "values/zero", ("info",),
+        "Every element of a tensor is zero.",
+        "Nothing for a bias; a matrix of zeros was never trained, or lost.",
+        "Compare it with its source: mtpconv diff.",
     ),
     # --- verify ---------------------------------------------------------------------------------
     Row(
@@ -1418,6 +1507,12 @@ _ROWS = (
         "The digests of a checkpoint are of a kind that this mtpconv does not know.",
         "Nothing can be checked against them.",
         "Use the mtpconv that wrote them, or a newer one.",
+    ),
+    Row(
+        "verify/unknown-source", ("info",),
+        "--verify: the source has neither digests of ours nor hub hashes.",
+        "Damage that it took before the conversion cannot be told.",
+        "Nothing to do; what mtpconv writes has digests.",
     ),
     Row(
         "verify/unlisted", ("warning",),

@@ -24,7 +24,7 @@ _KINDS = (
 def drawn_groups(
     tensors: Mapping[str, TensorSpec], group: Callable[[str], str], findings: Iterable[Finding]
 ) -> list[dict[str, Any]]:
-    """Groups as in `grouped`, each with its `parts`; a part counts its findings by status.
+    """Groups as in `grouped`, each with its `parts`; a part counts its tensors by status found.
 
     A part that only findings name (all of it is missing) has no tensors and no bytes. `prefix` is
     how all names found in a part begin.
@@ -42,12 +42,12 @@ def drawn_groups(
         found = part(name)
         found["tensors"] += 1
         found["bytes"] += spec.nbytes
-    for finding in findings:
-        if finding.status and finding.name and _is_tensor(finding.name, tensors):
-            found = part(finding.name)
-            marks = found["marks"]
-            marks[finding.status] = marks.get(finding.status, 0) + 1
-            found["prefix"] = _common(found.get("prefix", finding.name), finding.name)
+    # Two checks may miss the same tensor.
+    for status, name in dict.fromkeys((finding.status, finding.name) for finding in findings):
+        if status and name and _is_tensor(name, tensors):
+            found = part(name)
+            found["marks"][status] = found["marks"].get(status, 0) + 1
+            found["prefix"] = _common(found.get("prefix", name), name)
     drawn = [
         {
             "name": known.name,

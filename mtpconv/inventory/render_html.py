@@ -12,7 +12,7 @@ from pathlib import Path
 from mtpconv import __version__
 from mtpconv.inventory.page.findings_list import findings_section
 from mtpconv.inventory.page.inventory_map import inventory_section
-from mtpconv.inventory.page.markup import Markup, join, tag
+from mtpconv.inventory.page.markup import Markup, flagged, join, tag
 from mtpconv.inventory.page.parity import draft_section, parity_section
 from mtpconv.inventory.render_text import headline
 from mtpconv.inventory.report import Report
@@ -71,7 +71,7 @@ def _header(report: Report, *, strict: bool) -> Markup:
     if strict and word != report.verdict:
         inside.append(tag("p", "Warnings count as failures under --strict."))
     if report.next_step:
-        inside.append(tag("p", tag("b", "Next: "), report.next_step, class_="next"))
+        inside.append(tag("p", tag("b", "Next: "), flagged(report.next_step), class_="next"))
     inside.append(_jump(report))
     return tag("header", *inside, class_="error-verdict" if word == "error" else word)
 
@@ -109,21 +109,41 @@ def _main(report: Report) -> Markup:
 
 def _facts(report: Report) -> Markup:
     inside = []
+    checked = {check.id for check in report.checks}
     if report.facts:
-        pairs = [join(tag("dt", label), tag("dd", words)) for label, words in report.facts]
+        pairs = [join(tag("dt", label), _fact(label in checked, w)) for label, w in report.facts]
         inside.append(tag("dl", *pairs, class_="facts"))
-    if report.checks:
-        signs = {"pass": "✓", "fail": "✗", "skipped": "·"}
+    told = {label for label, _ in report.facts}
+    apart = [check for check in report.checks if check.id not in told]
+    if apart:
         chips = [
-            tag("li", f"{signs[check.status]} {check.id}: {check.status}",
+            tag("li", f"{_SIGNS[check.status]} {check.id}: {check.status}",
                 class_=f"chip {check.status}")
-            for check in report.checks
+            for check in apart
         ]  # fmt: skip
         inside.append(tag("ul", *chips, class_="checks", aria_label="Checks"))
     if not inside:
         return Markup()
     title = tag("h2", "What was checked", id="facts")
     return tag("section", title, *inside, aria_labelledby="facts")
+
+
+_SIGNS = {"pass": "✓", "fail": "✗", "skipped": "·"}
+_WORDS = {
+    "ok": "pass", "FAIL": "fail", "stopped": "fail", "warn": "warning", "accepted": "warning",
+    "-": "skipped",
+}  # fmt: skip
+"""How a check's line begins, and the colour of that."""
+
+
+def _fact(of_check: bool, words: str) -> Markup:
+    """The line of a fact; that of a check begins with the word for its status."""
+    word, _, rest = words.partition(" ")
+    if not of_check or word not in _WORDS:
+        return tag("dd", words)
+    shown = "not run" if word == "-" else word.lower()
+    chip = tag("span", shown, class_=f"chip {_WORDS[word]}")
+    return tag("dd", chip, " ", tag("span", rest.strip()), class_="checked")
 
 
 def _footer() -> Markup:

@@ -73,11 +73,7 @@ DEEPSEEK_MOE = MoeNames()
 
 @dataclass(frozen=True, slots=True)
 class Moe:
-    """Sizes of a mixture of experts; `shared` is the shared experts' joint width (0: none).
-
-    `fused`: HF keeps all experts in `experts.gate_up_proj [E, 2M, H]` and `experts.down_proj
-    [E, H, M]`, as transformers 5 does.
-    """
+    """Sizes of a mixture of experts; `shared` is the shared experts' joint width (0: none)."""
 
     hidden: int
     experts: int
@@ -85,7 +81,6 @@ class Moe:
     shared: int = 0
     router_bias: bool = False
     names: MoeNames = DEEPSEEK_MOE
-    fused: bool = False
 
 
 def one(hf: str, mcore: str, shape: Shape, *, mcore_dtype: str | None = None) -> Rule:
@@ -222,10 +217,15 @@ def dense_mlp(
     ]
 
 
-def moe_mlp(hf: str, mcore: str, m: Moe) -> list[Row]:
-    """A mixture of experts with the norm in front of it, under the HF names `m.names`."""
+def moe_mlp(request: Request, hf: str, mcore: str, m: Moe) -> list[Row]:
+    """A mixture of experts with the norm in front of it, under the HF names `m.names`.
+
+    Whether this very layer keeps its experts one by one, or fused as transformers 5 holds them
+    (`experts.gate_up_proj [E, 2M, H]`, `experts.down_proj [E, H, M]`), the tensors at hand tell.
+    """
     norm = f"{mcore}pre_mlp_layernorm.weight"
     block, names = f"{hf}{m.names.block}", m.names
+    fused = f"{block}experts.gate_up_proj" in request.observed
     rules: list[Row] = [
         one(f"{hf}post_attention_layernorm.weight", norm, (m.hidden,)),
         one(f"{block}{names.router}", f"{mcore}mlp.router.weight", (m.experts, m.hidden)),
@@ -234,9 +234,9 @@ def moe_mlp(hf: str, mcore: str, m: Moe) -> list[Row]:
         # megatron-core keeps this one in fp32; rounding it moves tokens to other experts.
         router = f"{mcore}mlp.router.expert_bias"
         rules.append(one(f"{block}{names.router_bias}", router, (m.experts,), mcore_dtype="F32"))
-    if m.fused:
+    if fused:
         rules += fused_experts(f"{block}experts.", mcore, m)
-    for expert in range(0 if m.fused else m.experts):
+    for expert in range(0 if fused else m.experts):
         prefix = f"{mcore}mlp.experts.experts.{expert}."
         theirs = f"{block}experts.{expert}."
         rules += gated_mlp(theirs, prefix, m.hidden, m.width, names.projections)

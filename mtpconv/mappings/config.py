@@ -39,6 +39,16 @@ def lookup(config: Config, key: str) -> Any:
     return config.get(key.rpartition(".")[2]) if value is None else value
 
 
+def spelled(config: Config, key: str) -> str:
+    """A dotted key as this config has it: its last part alone where `lookup` falls back to that."""
+    value: Any = config
+    *path, last = key.split(".")
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    nested = isinstance(value, Mapping)
+    return key if nested and (last in value or last not in config) else last
+
+
 def with_changes(config: Config, changes: Config) -> dict[str, Any]:
     """`config` with keys set (None: removed), dotted ones inside the dictionaries they name."""
     changed = dict(config)

@@ -40,7 +40,7 @@ def moe_model(
 
     def mlp(hf: str, mcore: str, *, experts: bool) -> list[Row]:
         if experts and moe is not None:
-            return moe_mlp(hf, mcore, moe)
+            return moe_mlp(request, hf, mcore, moe)
         return dense_mlp(hf, mcore, hidden, integer(request.config, "intermediate_size"))
 
     table = trunk(request, list(mtp_prefixes), embedding_name=embedding)

@@ -73,6 +73,8 @@ def _key(key: str, members: dict[tuple[int, ...], str], tensors: Mapping[str, Te
     filled = 1
     for length in extent:
         filled *= length
+    if len(specs) > 1 and EXPERTS in key:
+        _require_experts_alike(members, tensors)
     if len(specs) > 1 or filled != len(members):
         raise FormatError(
             "layout/heterogeneous",
@@ -81,6 +83,23 @@ def _key(key: str, members: dict[tuple[int, ...], str], tensors: Mapping[str, Te
         )
     (spec,) = specs
     return Key(TensorSpec((*extent, *spec.shape), spec.dtype), members)
+
+
+def _require_experts_alike(
+    members: dict[tuple[int, ...], str], tensors: Mapping[str, TensorSpec]
+) -> None:
+    """Raise FormatError, naming the odd one, if two experts of one layer differ."""
+    first: dict[tuple[int, ...], str] = {}
+    for index, name in members.items():
+        like = first.setdefault(index[:-1], name)
+        ours, theirs = tensors[name], tensors[like]
+        if ours != theirs:
+            raise FormatError(
+                "layout/heterogeneous",
+                f"{name} is {ours.dtype} {list(ours.shape)} where {like} is {theirs.dtype}"
+                f" {list(theirs.shape)}; Megatron keeps a layer's experts in one tensor",
+                "store a layer's experts alike",
+            )
 
 
 def logical_places(keys: Mapping[str, TensorSpec]) -> dict[str, Place]:

@@ -11,7 +11,7 @@ from mtpconv.mappings.config import (
     integer,
     lookup,
     require_bounded,
-    with_changes,
+    spelled,
 )
 from mtpconv.mappings.families import (
     bailing_moe_v2,
@@ -121,6 +121,10 @@ class Family:
         """Whether releases store MTP layers."""
         return self.mtp is not None and self.mtp.convention != "unshipped"
 
+    def mtp_key(self, config: Config) -> str:
+        """The config key that announces MTP, as `config` spells it (empty: the family has none)."""
+        return spelled(config, self.mtp.key) if self.mtp is not None else ""
+
     def count_mtp(self, config: Config, names: Iterable[str]) -> MtpCount:
         """MTP layers that `config` declares and that `names` hold."""
         if self.mtp is None:
@@ -134,7 +138,7 @@ class Family:
         """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
         config = self.complete(config)
         if self.mtp is not None:
-            config = with_changes(config, {self.mtp.key: mtp_layers})
+            config = {**config, self.mtp.key.rpartition(".")[2]: mtp_layers}
         return self.args(config) | mtp_args(mtp_layers)
 
 

@@ -58,17 +58,22 @@ def expert_sizes(
     )
 
 
+LISTED_MTP = 3
+"""No release lists more MTP layers than this beside its decoder layers."""
+
+
 def layer_kinds(config: Config, key: str) -> list[str] | None:
     """One word for each decoder layer; None where `key` is absent or null.
 
-    A list may go on with a word for each MTP layer that the config declares; those are left out.
-    Raises ConfigError for a list of any other length.
+    A list may go on with a word for each MTP layer; those are left out. They stay in the config
+    where the MTP layers do not (`--no-mtp`, other programs), so what it declares does not bind
+    them. Raises ConfigError for a list of any other length.
     """
     values, layers = config.get(key), integer(config, "num_hidden_layers")
     if values is None:
         return None
-    mtp = integer(config, "num_nextn_predict_layers", 0, least=0)
-    if not isinstance(values, list) or len(values) not in (layers, layers + mtp):
+    mtp = max(LISTED_MTP, integer(config, "num_nextn_predict_layers", 0, least=0))
+    if not isinstance(values, list) or not layers <= len(values) <= layers + mtp:
         what = f"config.json: '{key}' does not list one value for each of {layers} layers"
         raise ConfigError("config/bad-value", what)
     return values[:layers]

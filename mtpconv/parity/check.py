@@ -45,9 +45,9 @@ class Outcome:
 
     `heads` compares logits of a whole forward (`main` only where no layer was left out), with
     transformers' own rounding in `head_noise` where that is not float32; `head_own` compares the
-    heads on the same states. `accepted` is how often MTP drafts are, transformers' first, and
-    `folded` what quantised weights were read as ("": none are). `unreached` is what begins behind
-    longer texts.
+    heads on the same states. `accepted` is how often MTP drafts are, transformers' first,
+    `stand_ins` names packages that plain torch stood in for, and `folded` what quantised weights
+    were read as ("": none are). `unreached` is what begins behind longer texts.
     """
 
     family: Family
@@ -62,7 +62,7 @@ class Outcome:
     dtype: str
     whole: bool
     mtp_layers: int
-    stand_in: bool
+    stand_ins: tuple[str, ...]
     folded: str
     unreached: list[TooShort]
 
@@ -87,6 +87,10 @@ def parity(
 
 def compare(source: Path, target: Path, options: Parity, progress: Progress = silent) -> Outcome:
     """The comparison itself, before any wording."""
+    if options.draft and (options.layers is not None or options.no_mtp):
+        other = "--no-mtp" if options.no_mtp else "--layers"
+        what = f"--draft needs the whole model and its MTP layers, and {other} leaves some out"
+        raise ConfigError("usage/draft", what, "drop one of the two")
     checkpoint = open_mcore(target)
     hf = open_plain(source, mostly(checkpoint))
     family = family_of(hf.config)
@@ -154,17 +158,21 @@ def _compare(
     added = own_layers(family)
     config = hf_side.language_model(family, hf.config)
     mtp_layers = 0 if options.no_mtp else family.count_mtp(hf.config, hf.tensors).expected
+    if options.draft and not mtp_layers:
+        what = f"{hf.root}: --draft, but the model has no MTP layer to draft with"
+        raise ConfigError("usage/draft", what, "mtpconv inventory shows what there is")
     selection = select(options.layers, config, mtp=mtp_layers > 0)
     tokens = prompts(hf.root, config["vocab_size"], options.data, length=options.length)
     weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
     advance = progress("transformers, then megatron-core", 2 * weights)
-    there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
     args = mcore_config.effective_args(family.megatron_args(hf.config, mtp_layers), checkpoint)
+    mcore_side.require_layout(checkpoint, args)
+    there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
     reader = McoreReader(checkpoint)
     try:
         with mcore_model.megatron_world(device):
             settings = mcore_config.settings(args, embedding_rows(checkpoint), dtype)
-            model = mcore_model.build_model(settings, config, added)
+            model = mcore_model.build_model(settings, config, device, added)
             fill = mcore_side.Filler(model, reader, device)
             exact = dtype == torch.float32
             parts, outputs = run_mcore(
@@ -193,7 +201,7 @@ def _compare(
                         )
                 drafted = [f"mtp {depth}" for depth in range(mtp_layers)]
                 accepted = None
-                if options.draft and selection.whole and drafted:
+                if options.draft:
                     accepted = (
                         acceptance(final, [there.states[n].output for n in drafted], ours, vocab),
                         acceptance(
@@ -215,7 +223,7 @@ def _compare(
         dtype=str(dtype).removeprefix("torch."),
         whole=selection.whole,
         mtp_layers=mtp_layers,
-        stand_in=mcore_model.use_stand_in(device),
+        stand_ins=mcore_model.stand_ins(model, device),
         folded=read_as(hf),
         unreached=too_short(
             there.shell.config.get_text_config(), selection.layers, tokens.ids.shape[1]

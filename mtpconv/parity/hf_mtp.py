@@ -30,19 +30,26 @@ class MtpLayer:
     embedding_norm: nn.Module
     hidden_norm: nn.Module
     projection: Tensor
-    hidden_first: bool
+    final_norm: nn.Module
+    style: MtpStyle
 
     def widened(self) -> "MtpLayer":
         """The same layer, widened in place to float32."""
         self.shell.float()
         self.embedding_norm.float()
         self.hidden_norm.float()
+        self.final_norm.float()
         return replace(self, projection=self.projection.float())
 
     def __call__(self, embedded: Tensor, previous: Tensor) -> Tensor:
         """Hidden states after the final norm, `[B, S, H]`, from two of the same shape."""
+        behind: Tensor = self.final_norm(self.in_front(embedded, previous))
+        return behind
+
+    def in_front(self, embedded: Tensor, previous: Tensor) -> Tensor:
+        """Hidden states in front of the final norm, `[B, S, H]`, from two of the same shape."""
         halves = [self.embedding_norm(embedded), self.hidden_norm(previous)]
-        if self.hidden_first:
+        if self.style.hidden_first:
             halves.reverse()
         joined = nn.functional.linear(torch.cat(halves, dim=-1), self.projection)
         out: Tensor = body(self.shell)(inputs_embeds=joined, use_cache=False).last_hidden_state
@@ -69,8 +76,8 @@ def build_mtp_layer(
         own = _beside_the_layer(style, prefix)
         for name in hf.tensors:
             if name.startswith(prefix) and name.removesuffix(".weight") not in own:
-                inner = f"model.layers.{place}.{name.removeprefix(prefix)}"
-                weights[inner] = hf_tensor(hf, name)
+                inner = _respelled(name.removeprefix(prefix), style.renamed)
+                weights[f"model.layers.{place}.{inner}"] = hf_tensor(hf, name)
     if style.final_norm:
         weights[f"model.{norm_name(decoder)}.weight"] = weight(style.final_norm)
     load(shell, weights, device, dtype)
@@ -80,19 +87,29 @@ def build_mtp_layer(
         for name in (style.embedding_norm, style.hidden_norm)
     ]
     if style.final_norm is None:
-        setattr(decoder, norm_name(decoder), nn.Identity())
-    else:
-        require_filled(final_norm, f"mtp {depth}")
+        final_norm = nn.Identity()
+    require_filled(final_norm, f"mtp {depth}")
+    setattr(decoder, norm_name(decoder), nn.Identity())
     require_filled(decoder.layers, f"mtp {depth}")
     projection = weight(style.projection).to(device, dtype)
-    return MtpLayer(shell, norms[0], norms[1], projection, style.hidden_first)
+    if projection.shape[0] > projection.shape[1]:  # ERNIE's 300B stores it transposed
+        projection = projection.T
+    return MtpLayer(shell, norms[0], norms[1], projection, final_norm, style)
+
+
+def _respelled(name: str, renamed: dict[str, str]) -> str:
+    for theirs, ours in renamed.items():
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
+    return name
 
 
 def _beside_the_layer(style: MtpStyle, prefix: str) -> set[str]:
     """Modules that may lie under a layer's prefix and are no part of it, copies included."""
     own = {style.embedding_norm, style.hidden_norm, style.projection}
     own |= {style.final_norm} if style.final_norm else set()
-    return own | {f"{prefix}embed_tokens", f"{prefix}shared_head.head"}
+    copies = ("embed_tokens", "shared_head", "shared_head.head")
+    return own | {f"{prefix}{copy}" for copy in copies}
 
 
 def _norm_like(norm: nn.Module, weight: Tensor) -> nn.Module:

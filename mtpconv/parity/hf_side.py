@@ -16,7 +16,7 @@ from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.errors import FormatError
 from mtpconv.mappings.registry import Family
 from mtpconv.parity.same_model import same_model
-from mtpconv.parity.stream import Fill, Record, still_empty, streamed, to_meta
+from mtpconv.parity.stream import Fill, still_empty, to_meta
 from mtpconv.parity.tensors import hf_tensor
 
 Config = dict[str, Any]
@@ -37,9 +37,15 @@ def language_model(family: Family, config: Config) -> Config:
     """
     text = config.get("text_config")
     if not isinstance(text, dict):
-        return family.complete(config)
+        return _layer_count(config) | family.complete(config)
     own = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
     return {**family.defaults, "model_type": f"{family.model_type}_text", **text, **own}
+
+
+def _layer_count(config: Config) -> Config:
+    """How many layers the kinds of layers say: all that transformers writes for Nemotron."""
+    kinds = config.get("layers_block_type") or config.get("hybrid_override_pattern")
+    return {"num_hidden_layers": len(kinds)} if kinds else {}
 
 
 def build_shell(config: Config, device: str, dtype: torch.dtype) -> Any:
@@ -55,22 +61,45 @@ def build_shell(config: Config, device: str, dtype: torch.dtype) -> Any:
     plain = {k: v for k, v in config.items() if k not in ("quantization_config", "auto_map")}
     plain = same.config(plain) | {"model_type": same.model_type}
     try:
-        described = CONFIG_MAPPING[same.model_type].from_dict(plain)
+        described = CONFIG_MAPPING[same.model_type].from_dict(_with_floats(plain))
         with torch.device("meta"):
             # Code beside a checkpoint is never run.
             shell = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 described, dtype=dtype, attn_implementation="eager", trust_remote_code=False
             )
     except (KeyError, ValueError) as error:
-        what = f"transformers has no causal LM for model_type {model_type!r} ({error})"
+        reason = str(error).partition("\n")[0]  # the rest lists every model there is
+        what = f"transformers has no causal LM for model_type {model_type!r} ({reason})"
         raise FormatError("parity/unsupported", what, "a newer transformers may") from error
     shell.eval().requires_grad_(False)
     shell.read_release = partial(same.tensors, config)
     to_meta(shell)
     _real_buffers(shell, device)
+    _released_time_steps(shell)
     if hasattr(shell, "set_experts_implementation"):
         shell.set_experts_implementation("eager")
     return shell
+
+
+def _with_floats(value: Any) -> Any:
+    """A config's value with the floats that transformers writes as `{"__float__": "Infinity"}`."""
+    if isinstance(value, dict):
+        if value.keys() == {"__float__"}:
+            return float(value["__float__"])
+        return {key: _with_floats(item) for key, item in value.items()}
+    return [_with_floats(item) for item in value] if isinstance(value, list) else value
+
+
+def _released_time_steps(shell: Any) -> None:
+    """Give Nemotron's Mamba mixers the limits of time steps that the config says (0 to infinity).
+
+    transformers up to 5.24 takes `time_step_min` for the lower one, which is for initialisation
+    only (its pull request 48989); megatron-core, vLLM and NVIDIA's own code do not.
+    """
+    limits = getattr(shell.config, "time_step_limit", None)
+    for module in shell.modules() if shell.config.model_type == "nemotron_h" else ():
+        if limits is not None and hasattr(module, "time_step_limit"):
+            module.time_step_limit = tuple(limits)
 
 
 def _real_buffers(shell: Any, device: str) -> None:
@@ -132,20 +161,6 @@ def parts_of(shell: Any) -> dict[str, nn.Module]:
 def norm_name(decoder: Any) -> str:
     """What a decoder calls its final norm."""
     return "norm_f" if hasattr(decoder, "norm_f") else "norm"
-
-
-@contextmanager
-def streaming(
-    shell: Any,
-    parts: dict[str, nn.Module],
-    hf: HfCheckpoint,
-    record: Record,
-    device: str,
-    dtype: torch.dtype,
-) -> Iterator[None]:
-    """Within, the shell's `parts` take their weights from the folder while they run."""
-    with streamed(parts, filler(shell, hf, device, dtype), record):
-        yield
 
 
 def filler(shell: Any, hf: HfCheckpoint, device: str, dtype: torch.dtype) -> Fill:

@@ -50,6 +50,7 @@ _RENAMED = {
 _YARN = "yarn_"
 # Arguments of GPTModel itself.
 _MODEL = {
+    "hybrid_layer_pattern",
     "max_position_embeddings",
     "vocab_size",
     "position_embedding_type",
@@ -64,6 +65,7 @@ _IMPLIED = {
     "group_query_attention",
     "multi_latent_attention",
     "swiglu",
+    "squared_relu",
     "quick_geglu",
     "bf16",
     "dsa_indexer_rope_interleaved",
@@ -89,7 +91,7 @@ def settings(args: Args, vocab: int, dtype: torch.dtype) -> Settings:
         elif name.startswith(_YARN) or name in _MODEL | _IMPLIED:
             continue
         elif value not in (None, False):
-            raise _too_old(f"has no '{name}'")
+            raise too_old(f"has no '{name}'")
     chosen |= _activation(args)
     chosen |= _numerics(dtype) | _PLACEMENT
     if chosen.get("num_moe_experts"):
@@ -104,14 +106,14 @@ def settings(args: Args, vocab: int, dtype: torch.dtype) -> Settings:
     try:
         config = kind(**{name: value for name, value in chosen.items() if name in known})
     except (AssertionError, TypeError, ValueError) as error:
-        raise _too_old(f"refuses the model's arguments ({error})") from error
+        raise too_old(f"refuses the model's arguments ({error})") from error
     for name in (name for name in args if name.startswith(_YARN)):
         setattr(config, name, args[name])
     return Settings(config, _model_arguments(args, vocab))
 
 
 def _activation(args: Args) -> dict[str, Any]:
-    """The gated activation that the arguments mean: SwiGLU, gpt-oss' own, or Gemma's GeLU."""
+    """The activation that the arguments mean: SwiGLU, gpt-oss' own, Gemma's GeLU, or relu²."""
     if args.get("swiglu"):
         return {"gated_linear_unit": True, "activation_func": torch.nn.functional.silu}
     if args.get("quick_geglu"):
@@ -120,10 +122,15 @@ def _activation(args: Args) -> dict[str, Any]:
         return {"gated_linear_unit": True, "activation_func": quick_gelu}
     if args.get("gated_linear_unit"):
         return {"activation_func": partial(torch.nn.functional.gelu, approximate="tanh")}
+    if args.get("squared_relu"):
+        from megatron.core.activations import squared_relu
+
+        return {"activation_func": squared_relu}
     return {}
 
 
-def _too_old(what: str) -> FormatError:
+def too_old(what: str) -> FormatError:
+    """The error (`parity/too-old`) that the installed megatron-core lacks something."""
     import megatron.core
 
     message = f"megatron-core {megatron.core.__version__} {what}"
@@ -131,13 +138,17 @@ def _too_old(what: str) -> FormatError:
 
 
 def _model_arguments(args: Mapping[str, Any], vocab: int) -> dict[str, Any]:
-    return {
+    found = {
         "vocab_size": vocab,
         "max_sequence_length": args["max_position_embeddings"],
         "share_embeddings_and_output_weights": not args["untie_embeddings_and_output_weights"],
         "position_embedding_type": args["position_embedding_type"],
         "rotary_percent": args["rotary_percent"],
         "rotary_base": args["rotary_base"],
+    }
+    if args.get("is_hybrid_model"):
+        return found | {"hybrid_layer_pattern": args["hybrid_layer_pattern"]}
+    return found | {
         "rope_scaling": bool(args.get("use_rope_scaling")),
         "rope_scaling_factor": args.get("rope_scaling_factor", 8.0),
     }

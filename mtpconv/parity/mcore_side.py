@@ -1,4 +1,4 @@
-"""The Megatron side: GPTModel's own forward, its weights streamed part by part.
+"""The Megatron side: the model's own forward, its weights streamed part by part.
 
 What a part asks of the checkpoint is megatron-core's own `sharded_state_dict`: key, global offset
 and extents of every parameter. So a checkpoint that a job could not load, or would load elsewhere,
@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from mtpconv.convert.inert import Inert
 from mtpconv.convert.mcore import McoreCheckpoint
 from mtpconv.errors import FormatError
+from mtpconv.mappings.hybrid import is_hybrid
 from mtpconv.mappings.layout import canonical
+from mtpconv.mappings.megatron_args import Args
 from mtpconv.parity.stream import Record, meta_tensors, passed_by, restore, streamed
 from mtpconv.parity.tensors import McoreReader
 
@@ -26,13 +28,27 @@ class _Enough(Exception):
 
 
 def parts_of(model: Any) -> dict[str, nn.Module]:
-    """The parts of a GPTModel that are streamed, under the names the HF side uses too."""
+    """The parts of a model that are streamed, under the names the HF side uses too."""
     parts: dict[str, nn.Module] = {"embedding": model.embedding}
     parts |= {f"layer {number}": layer for number, layer in enumerate(model.decoder.layers)}
-    parts["final norm"] = model.decoder.final_layernorm
+    decoder = model.decoder
+    # HybridModel's stack has another name for it.
+    hybrid = hasattr(decoder, "final_norm")
+    parts["final norm"] = decoder.final_norm if hybrid else decoder.final_layernorm
     if model.mtp_process:
         parts |= {f"mtp {depth}": layer for depth, layer in enumerate(model.mtp.layers)}
     return parts
+
+
+def require_layout(checkpoint: McoreCheckpoint, args: Args) -> None:
+    """Raise FormatError (`parity/hybrid-layout`) where a GPT family's weights are a HybridModel's.
+
+    There one decoder layer of the HF model is two layers, whose states nothing here pairs.
+    """
+    if is_hybrid(map(canonical, checkpoint.tensors)) and not args.get("is_hybrid_model"):
+        what = f"{checkpoint.folder}: laid out for HybridModel, two layers for one of the model's"
+        mend = "convert with --mcore-model gpt to check the weights"
+        raise FormatError("parity/hybrid-layout", what, mend)
 
 
 class Filler:

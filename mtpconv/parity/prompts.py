@@ -88,7 +88,10 @@ def _encode(tokenizer: Path, text: str) -> list[int]:
         raise ConfigError("parity/prompts", what, "give JSON lines with 'input_ids'")
     try:
         from tokenizers import Tokenizer
-
+    except ImportError:
+        what = "turning text into tokens needs the package tokenizers"
+        raise ConfigError("parity/prompts", what, "pip install 'mtpconv[parity]'") from None
+    try:
         ids: list[int] = Tokenizer.from_file(str(tokenizer)).encode(text).ids
     except Exception as error:  # the library raises bare Exception for any bad file
         raise FormatError("parity/prompts", f"{tokenizer}: not a tokenizer ({error})") from error

@@ -9,6 +9,7 @@ from mtpconv.inventory.report import Check, Report
 from mtpconv.parity.check import Outcome
 from mtpconv.parity.limits import BF16_HEAD, COSINE, Verdict, head_verdict
 from mtpconv.parity.numbers import HeadNumbers
+from mtpconv.parity.own_layers import OWN_LAYERS
 from mtpconv.parity.run_mcore import Part
 
 
@@ -92,9 +93,12 @@ def _head_findings(found: Outcome, heads: dict[str, Verdict]) -> list[Finding]:
 
 
 def _own_layers(found: Outcome) -> list[Finding]:
-    """A warning for a model that was run with modules GPTModel lacks."""
-    if not found.family.gap:
+    """What GPTModel lacks or would do otherwise, and was run with modules of our own."""
+    if found.family.model_type not in OWN_LAYERS:
         return []
+    if not found.family.gap:
+        message = f"run with an MTP layer spec of mtpconv's own: {found.family.note}"
+        return [Finding("target/note", "info", message)] if found.mtp_layers else []
     message = (
         "run with modules of mtpconv's own, since no released megatron-core can build this model: "
         f"{found.family.gap}"
@@ -193,7 +197,8 @@ def _facts(found: Outcome) -> list[tuple[str, str]]:
 
 
 def _megatron(found: Outcome) -> str:
-    stood_in = ", TransformerEngine stood in for" if found.stand_in else ""
+    names = " and ".join(found.stand_ins)
+    stood_in = f", {names} stood in for" if names else ""
     import megatron.core
 
     return f"megatron-core {megatron.core.__version__}{stood_in}"

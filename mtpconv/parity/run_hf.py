@@ -1,7 +1,7 @@
 """One pass of the HuggingFace side: every part's states, and transformers' own rounding."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -10,10 +10,11 @@ from torch.utils._pytree import tree_map
 
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.parity.hf_mtp import build_mtp_layer, shifted
-from mtpconv.parity.hf_side import Config, body, build_shell, parts_of, streaming
+from mtpconv.parity.hf_side import Config, body, build_shell, filler, parts_of
+from mtpconv.parity.mtp.table import mtp_style
 from mtpconv.parity.numbers import StateNumbers, compare_states
 from mtpconv.parity.select import Selection
-from mtpconv.parity.stream import Call, passed_by
+from mtpconv.parity.stream import Call, passed_by, streamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,9 @@ def run_hf(
 
     Raises FormatError where transformers cannot build the model or the folder lacks weights.
     """
+    depths = range(mtp_layers if selection.mtp else 0)
+    for depth in depths:
+        mtp_style(config, depth)  # asked first: a trunk may take hours
     shell = build_shell(config, device, dtype)
     done = HfPass(shell)
     parts = parts_of(shell)
@@ -77,23 +81,26 @@ def run_hf(
     with (
         torch.no_grad(),
         passed_by(parts, skipped),
-        streaming(shell, kept, hf, record, device, dtype),
+        streamed(kept, filler(shell, hf, device, dtype), record),
     ):
         body(shell)(input_ids=ids.to(device), use_cache=False)
-        last = done.states["final norm"]
-        for depth in range(mtp_layers if selection.mtp else 0):
+        in_front, last = list(done.states.values())[-2:]
+        for depth in depths:
             embedded = shell.get_input_embeddings()(shifted(ids, depth + 1).to(device))
             layer = build_mtp_layer(hf, config, depth, device, dtype)
             tick(sum(p.nbytes for p in layer.shell.parameters() if not p.is_meta))
-            output = layer(embedded, last.output.to(device)).cpu()
-            state = State(last.output, output)
+            given = in_front if layer.style.before_norm else last
+            raw = layer.in_front(embedded, given.output.to(device))
+            in_front = State(given.output, raw.cpu())
+            state = State(given.output, layer.final_norm(raw).cpu())
             if not exact:
                 wide, embedded = layer.widened(), embedded.float()
-                truth = wide(embedded, last.output.to(device).float()).cpu()
-                whole = wide(embedded, last.reference.to(device)).cpu()
+                truth = wide(embedded, given.output.to(device).float()).cpu()
+                raw = wide.in_front(embedded, given.reference.to(device))
+                in_front = replace(in_front, whole=raw.cpu())
                 seen = slice(0, ids.shape[1] - depth - 1)
-                noise = compare_states(truth[:, seen], output[:, seen])
-                state = State(last.output, output, truth, noise, whole)
+                noise = compare_states(truth[:, seen], state.output[:, seen])
+                state = replace(state, truth=truth, noise=noise, whole=wide.final_norm(raw).cpu())
             done.states[f"mtp {depth}"] = last = state
     return done
 

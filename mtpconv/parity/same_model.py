@@ -1,9 +1,10 @@
-"""Releases whose model transformers has under another model_type, and how they read as that one.
+"""Releases that transformers does not read as they are, and how they read as what it has.
 
 Kimi-K2's config.json names `DeepseekV3ForCausalLM`. MiMo-7B's own code (`modeling_mimo.py`) is
 Qwen2's but for the MTP layers. Ling 2.0's (`modeling_bailing_moe_v2.py`) computes what GLM-4.5's
 class does: grouped-query attention with norms on q and k and RoPE on a share of each head, then
-DeepSeek-V3's router and experts; only names differ, and q, k and v lie in one tensor.
+DeepSeek-V3's router and experts; only names differ, and q, k and v lie in one tensor. Of
+MiMo-V2-Flash transformers reads neither which layers slide nor RoPE's bases.
 """
 
 from collections.abc import Callable
@@ -67,9 +68,32 @@ def _ling_name(name: str) -> str:
     return name
 
 
+def _mimo_v2_config(config: Config) -> Config:
+    """The release's own lists and bases, which transformers has as defaults and does not read."""
+    share = config.get("partial_rotary_factor", 0.334)
+    bases = {
+        "full_attention": config.get("rope_theta", 5000000.0),
+        "sliding_attention": config.get("swa_rope_theta", 10000.0),
+    }
+    rope = {
+        kind: {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": share}
+        for kind, base in bases.items()
+    }
+    found: Config = {"rope_parameters": rope}
+    if "hybrid_layer_pattern" in config:
+        kinds = ("full_attention", "sliding_attention")
+        found["layer_types"] = [kinds[sliding] for sliding in config["hybrid_layer_pattern"]]
+    if "moe_layer_freq" in config:
+        words = ("dense", "sparse")
+        found["mlp_layer_types"] = [words[sparse] for sparse in config["moe_layer_freq"]]
+    kept = {key: value for key, value in config.items() if key != "rope_scaling"}
+    return found | kept | {"rms_norm_eps": config.get("layernorm_epsilon", 1e-5)}
+
+
 _SAME = {
     "kimi_k2": SameModel("deepseek_v3"),
     "mimo": SameModel("qwen2"),
+    "mimo_v2_flash": SameModel("mimo_v2_flash", _mimo_v2_config),
     "bailing_moe_v2": SameModel("glm4_moe", _ling_config, _ling_tensors),
 }
 

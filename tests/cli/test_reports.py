@@ -103,6 +103,33 @@ def test_an_error_is_a_report_in_every_format(command: str, tmp_path: Path) -> N
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "command", "said"),
+    [
+        (("parity",), "parity", "HF_DIR"),
+        (("plan", CHECKPOINT, "--bogus"), "plan", "--bogus"),
+        (("gate", CHECKPOINT, "--for", "nope"), "gate", "'vllm', 'sglang'"),
+        (("explain", CHECKPOINT), "explain", "TENSOR"),
+        (("chat", "check"), "chat check", "argument"),
+        (("nonesuch",), "", "nonesuch"),
+    ],
+)
+def test_a_usage_error_is_a_report_in_every_format(
+    words: tuple[object, ...], command: str, said: str
+) -> None:
+    for given in (("--format", "json"), ("--format=json",)):
+        code, out, err = run(*words, *given)
+        body = checked(out)
+        assert (code, body["exit_code"], body["verdict"], err) == (2, 2, "error", "")
+        assert (body["command"], body["findings"][0]["id"]) == (command, "usage/options")
+        assert said in body["reason"]
+    code, out, _ = run(*words, "--format", "junit")
+    assert (code, ET.fromstring(out).get("errors")) == (2, "1")
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
 def test_several_reports_in_one_run(lost: Path, tmp_path: Path) -> None:
     files = [tmp_path / f"r{ext}" for ext in (".json", ".xml", ".md", ".txt", ".html")]
     words = [word for file in files for word in ("--report", file)]

@@ -110,7 +110,7 @@ def test_done_is_told_of_each_file_that_is_whole(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(data)
     payload = contiguous(tmp_path / "in", 0, len(data), "t")
     outputs = [
-        OutputFile(f"f{n}", len(data) + 2, lambda: [b"<", Tensor("t", [payload]), b">"])
+        OutputFile(f"f{n}", len(data) + 2, lambda: [b"<", Tensor("t", "U8", [payload]), b">"])
         for n in range(5)
     ]
     told: list[Written] = []

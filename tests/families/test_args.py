@@ -36,6 +36,11 @@ def test_hy_v3() -> None:
     assert args("hy_v3", mlp_layer_types=kinds)["moe_layer_freq"] == [0, 0, 1, 1]
 
 
+def test_mimo_v2_sees_a_window_and_the_query_itself() -> None:
+    """As transformers' MiMoV2FlashConfig says: `sliding_window_size` tokens before the query."""
+    assert args("mimo_v2_flash")["window_size"] == (128, 0)
+
+
 def test_exaone_windows_and_rope_go_together() -> None:
     found = args("exaone_moe")
     assert found["window_size"] == (127, 0)

@@ -287,6 +287,20 @@ def test_fused_experts_of_qwen3_next() -> None:
     assert [f.name for f in found("vllm", config, tensors)] == [f"{p}down_proj"]
 
 
+def test_scales_of_fused_experts_are_missed_too() -> None:
+    p = "mtp.layers.0.mlp.experts."
+    bf16 = {n: s for n, s in h.tensors_of("qwen3_5_moe").items() if not n.startswith(p)}
+    tensors = h.fp8(bf16) | {f"{p}gate_up_proj": ((h.E, 2 * h.M, h.H), "F8_E4M3")}
+    tensors |= {f"{p}down_proj": ((h.E, h.H, h.M), "F8_E4M3")}
+    scales = (f"{p}gate_up_proj_scale_inv", f"{p}down_proj_scale_inv")
+    tensors |= dict.fromkeys(scales, ((h.E, 1, 1), "F32"))
+    config = h.config_of("qwen3_5_moe") | {"quantization_config": h.FP8_CONFIG | NOT_FC}
+    assert found("vllm", config, tensors) == []
+    for gone in scales:
+        left = {name: spec for name, spec in tensors.items() if name != gone}
+        assert [f.name for f in found("vllm", config, left)] == [gone]
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_copies_are_tolerated(engine: Engine) -> None:
     p = "model.layers.2."

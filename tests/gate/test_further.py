@@ -39,6 +39,31 @@ def test_reference(tmp_path: Path) -> None:
     assert "config/drift" in errors(body)
 
 
+def test_the_reference_says_nothing_twice(tmp_path: Path) -> None:
+    """What the plan misses the reference misses too: once each, in the words that say more."""
+    shutil.copytree(CHECKPOINT, tmp_path / "copy")
+    lost = [f"model.layers.3.mlp.experts.{e}.up_proj.weight" for e in (2, 5)]
+
+    def lose(tensors: dict[str, torch.Tensor]) -> None:
+        for name in lost:
+            tensors.pop(name, None)
+
+    edit(tmp_path / "copy", lose)
+    _, alone = run(tmp_path / "copy")
+    code, body = run(tmp_path / "copy", "--reference", CHECKPOINT)
+    assert (code, statuses(body)["plan"], statuses(body)["reference"]) == (1, "fail", "fail")
+    missing = [f for f in body["findings"] if f["id"] == "inv/missing"]
+    assert [f["name"] for f in missing] == lost
+    assert {f["expected"] for f in missing} == {"BF16 [64, 128]"}
+    assert len([f for f in body["findings"] if f["id"] == "index/total-size"]) == 0
+    words = [f["message"] for f in body["findings"] if f not in alone["findings"]]
+    assert not any(word.strip(",:'s") in ("A", "B") for said in words for word in said.split())
+    # Accepted by name, both checks let it pass.
+    allowed = [f"--allow={id}" for id in ("inv/missing", "mtp/missing")]
+    code, body = run(tmp_path / "copy", "--reference", CHECKPOINT, *allowed)
+    assert (code, len([f for f in body["accepted"] if f["name"]])) == (0, 2)
+
+
 def test_base_names_a_stale_head(tmp_path: Path) -> None:
     shutil.copytree(CHECKPOINT, tmp_path / "trained")
 
@@ -56,6 +81,7 @@ def test_parity_runs_the_mtp_head(tmp_path: Path) -> None:
     hf2mcore(CHECKPOINT, tmp_path / "mcore", ToMcore())
     code, body = run(CHECKPOINT, "--parity", tmp_path / "mcore")
     assert (code, statuses(body)["parity"]) == (0, "pass")
+    assert [part["status"] for part in body["parity"]["mtp"]] == ["pass"]
     shutil.copytree(CHECKPOINT, tmp_path / "spoilt")
 
     def swap(tensors: dict[str, torch.Tensor]) -> None:

@@ -369,6 +369,21 @@ def test_accepted_findings_are_listed(tmp_path: Path) -> None:
     assert "2 findings accepted" in " ".join(out.split())
 
 
+def test_the_inventory_is_in_the_report(tmp_path: Path) -> None:
+    """Marked once a tensor, whichever checks missed it; a page draws it."""
+    folder = model(tmp_path / "m")
+    lost = "layers.4.mlp.experts.5.up_proj.weight"
+    drop(lost)(folder)
+    _, body = run(folder, "--for", "vllm")
+    assert {f["id"] for f in body["findings"] if lost in f["name"]} == {
+        "inv/missing", "gate/engine-missing",
+    }  # fmt: skip
+    groups = {group["name"]: group for group in body["inventory"]["groups"]}
+    assert list(groups) == ["embedding", "decoder", "mtp layer 0", "head"]
+    marks = [p["marks"] for group in groups.values() for p in group["parts"] if p["marks"]]
+    assert marks == [{"missing": 1}]
+
+
 def test_an_allowance_without_use_is_said(tmp_path: Path) -> None:
     code, body = run(model(tmp_path / "m"), "--allow", "mtp/missing")
     assert (code, ids(body, "info") >= {"gate/allow-unused"}) == (0, True)

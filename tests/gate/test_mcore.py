@@ -44,6 +44,8 @@ def test_what_we_wrote_passes(tmp_path: Path, family: str) -> None:
         code, body = run(root, "--strict", *words)
         assert (code, ids(body)) == (0, set())
     assert {check["id"] for check in body["checks"]} >= {"keys", "config", "mtp", "plan", "serving"}
+    drawn = sum(group["tensors"] for group in body["inventory"]["groups"])
+    assert drawn == len(hf.read_checkpoint(tmp_path / "hf")[1])
 
 
 def test_a_training_jobs_own_needs_a_reference(tmp_path: Path) -> None:

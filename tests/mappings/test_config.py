@@ -3,7 +3,7 @@
 import pytest
 
 from mtpconv.errors import ConfigError
-from mtpconv.mappings.config import flag, integer, number, rope
+from mtpconv.mappings.config import flag, integer, number, rope, spelled
 from mtpconv.mappings.registry import family_of
 
 
@@ -36,3 +36,13 @@ def test_rope_in_both_dialects() -> None:
 def test_unknown_families_are_refused(config: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         family_of(config)
+
+
+def test_a_dotted_key_as_the_config_spells_it() -> None:
+    """In the nested dictionary, or under its last part where `lookup` finds it there."""
+    key = "text_config.layers"
+    assert spelled({"text_config": {"layers": 1}}, key) == key
+    assert spelled({"text_config": {"layers": 1}, "layers": 2}, key) == key
+    assert spelled({"text_config": {}, "layers": 2}, key) == "layers"
+    assert spelled({"text_config": {}}, key) == key
+    assert spelled({"layers": 2}, key) == spelled({}, "layers") == "layers"

@@ -1,42 +1,59 @@
-"""One small checkpoint of every family, MTP included where the family has it."""
+"""One small checkpoint of every family, MTP included where it has it, and one a quantisation."""
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from mtpconv.mappings.registry import FAMILIES
-from tests.fixtures import hf, hybrid, mtp_families
+from tests.fixtures import hf, hybrid, mtp_families, nemotron
+from tests.fixtures.quantise import CONFIGS, SCHEMES, quantise
 
 Make = Callable[[Path, int], Path]
 """Writes a checkpoint of so many shards into a folder."""
 
+QUANTISED = {
+    "block": "deepseek_v3",
+    "row": "glm4_moe",
+    "e8m0": "deepseek_v32",
+    "fp4": "deepseek_v3",
+}
+"""Scheme -> the family whose weights are stored so; scales are tensors like any other."""
+
 
 def makers() -> dict[str, Make]:
-    """How each family's checkpoint is made. A family without a fixture is left out."""
+    """How each checkpoint is made, by the family's name; quantised ones as `FAMILY (SCHEME)`."""
     found: dict[str, Make] = {}
     for name in FAMILIES:
         if name in hybrid.FAMILIES:
             found[name] = partial(_hybrid, name)
         elif name in mtp_families.FAMILIES:
             found[name] = partial(_own_mtp, name)
+        elif name == "nemotron_h":
+            found[name] = _nemotron
+        elif name == "gemma3":
+            found[name] = _gemma3
         else:
-            config = _config(name)
-            if config is not None:
-                found[name] = partial(_plain, config)
+            found[name] = partial(_plain, _config(name))
+    found |= {f"{QUANTISED[s]} ({s})": partial(_quantised, s) for s in SCHEMES}
     return found
 
 
-def _config(name: str) -> dict[str, object] | None:
-    for mtp in (1, 0):
-        try:
-            return hf.config_for(name, mtp=mtp)
-        except (ValueError, KeyError):
-            continue
-    return None
+def _config(name: str) -> dict[str, object]:
+    try:
+        return hf.config_for(name, mtp=1)
+    except (ValueError, KeyError):
+        return hf.config_for(name, mtp=0)
 
 
 def _plain(config: dict[str, object], folder: Path, shards: int) -> Path:
     return hf.write_checkpoint(folder, config, hf.tensors_for(config), shards=shards)
+
+
+def _quantised(scheme: str, folder: Path, shards: int) -> Path:
+    config = hf.config_for(QUANTISED[scheme], mtp=1) | {"quantization_config": CONFIGS[scheme]}
+    tensors = quantise(hf.tensors_for(config), scheme)
+    return hf.write_checkpoint(folder, config, tensors, shards=shards)
 
 
 def _own_mtp(name: str, folder: Path, shards: int) -> Path:
@@ -46,3 +63,18 @@ def _own_mtp(name: str, folder: Path, shards: int) -> Path:
 
 def _hybrid(name: str, folder: Path, _shards: int) -> Path:
     return hybrid.make(folder, name, 1)
+
+
+def _nemotron(folder: Path, _shards: int) -> Path:
+    return nemotron.make(folder, 1)
+
+
+def _gemma3(folder: Path, shards: int) -> Path:
+    """The text model under a prefix, its keys in `text_config`, as released."""
+    text = hf.config_for("gemma3_text", tied=True)
+    named = {f"language_model.{name}": tensor for name, tensor in hf.tensors_for(text).items()}
+    hf.write_checkpoint(folder, text, named, shards=shards)
+    common = ("bos_token_id", "eos_token_id", "transformers_version", "tie_word_embeddings")
+    config = {key: text[key] for key in common} | {"model_type": "gemma3", "text_config": text}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

@@ -7,6 +7,7 @@ from typing import Any
 
 from mtpconv.convert.blocks import part_blocks
 from mtpconv.convert.cast import convert
+from mtpconv.convert.fold_hf import Dtype, fold_hf, folded_config
 from mtpconv.convert.hf import HfCheckpoint, open_hf
 from mtpconv.convert.manifest import SIDECARS, read_manifest
 from mtpconv.convert.mcore import (
@@ -81,8 +82,9 @@ def open_sides(a: Source, b: Source, like: Path | None) -> tuple[Side, Side]:
     """Both checkpoints, named alike.
 
     A Megatron checkpoint is seen through its family's rules: its HF side comes from its own
-    manifest, else from `like`, else from the other side if that is an HF folder. If neither of two
-    Megatron checkpoints tells, they are compared under their logical Megatron names.
+    manifest, else from `like`, else from the other side if that is an HF folder, whose quantised
+    weights are then read as plain ones. If neither of two Megatron checkpoints tells, they are
+    compared under their logical Megatron names.
     """
     folders = [path for path in (a, b) if isinstance(path, Path) and not is_hf_folder(path)]
     hf = next((path for path in (a, b) if path not in folders), None)
@@ -91,13 +93,29 @@ def open_sides(a: Source, b: Source, like: Path | None) -> tuple[Side, Side]:
     if known_by is None and not all(known.values()):
         one, two = (open_native(open_mcore(path)) for path in folders)
         return one, _spelled_alike(two, one)
-    one, two = (
+    images = [
         open_mcore_side(plan_mcore(path, None if known[path] else known_by, no_mtp=False))
         if isinstance(path, Path) and path in folders
-        else open_hf_side(open_hf(path))
+        else None
         for path in (a, b)
+    ]
+    one, two = (
+        image or open_hf_side(_read_alike(open_hf(path), other))
+        for path, image, other in zip((a, b), images, images[::-1], strict=True)
     )
     return one, two
+
+
+def _read_alike(hf: HfCheckpoint, other: Side | None) -> HfCheckpoint:
+    """`hf`, its quantised weights as the plain ones a Megatron checkpoint has of them."""
+    if other is None:
+        return hf
+    dtype: Dtype = "bfloat16"
+    folded = fold_hf(hf, dtype)
+    if any(other.tensors[n].dtype == "F32" for n in folded.quantised if n in other.tensors):
+        dtype = "float32"
+        folded = fold_hf(hf, dtype)
+    return replace(folded, config=with_changes(hf.config, folded_config(folded, dtype)))
 
 
 def _has_manifest(path: Path) -> bool:

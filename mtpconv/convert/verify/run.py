@@ -11,8 +11,10 @@ from mtpconv.convert.hf import DIGESTS, WEIGHTS, is_hf, require_folder
 from mtpconv.convert.manifest import MANIFEST, manifest_digests
 from mtpconv.convert.mcore import iteration_folder
 from mtpconv.convert.progress import Advance, Progress, silent
+from mtpconv.convert.ranks import job
 from mtpconv.convert.verify.hub_hashes import file_hash, hub_hashes
-from mtpconv.convert.verify.spans import Damage, check_files
+from mtpconv.convert.verify.spans import Damage
+from mtpconv.convert.verify.together import check_together
 from mtpconv.convert.written import Written
 from mtpconv.errors import FormatError
 from mtpconv.inventory.findings import Finding, errors
@@ -50,10 +52,15 @@ def verify(folder: Path, threads: int = THREADS, progress: Progress = silent) ->
             f"{folder}: no {DIGESTS}, no digests in {MANIFEST}, no hashes of the hub beside it",
             "compare it with its source: mtpconv diff",
         )
+    return verify_known(known, threads, progress)
+
+
+def verify_known(known: Known, threads: int, progress: Progress) -> Report:
+    """Read what is known and report what differs."""
     advance = progress("reading from the disk", known.nbytes)
     findings = [
-        *damage_findings(check_files(known.folder, known.files.values(), threads, advance)),
-        *_hash_findings(known, threads, advance),
+        *damage_findings(check_together(known.folder, known.files.values(), threads, advance)),
+        *(_hash_findings(known, threads, advance) if job().leads else ()),
         *_unlisted(known),
     ]
     return _report(known, tuple(findings))
@@ -80,13 +87,21 @@ def damage_findings(damages: Iterable[Damage]) -> Iterator[Finding]:
     for damage in damages:
         if damage.tensor:
             message = f"{damage.tensor} in {damage.file} {damage.what}"
-            yield Finding("verify/damaged", "error", message, "changed", damage.tensor, damage.file)
+            yield Finding(
+                "verify/damaged",
+                "error",
+                message,
+                "changed",
+                damage.tensor,
+                damage.file,
+                hint=f"in {damage.file}",
+            )
         else:
             yield _file_finding("verify/file", damage.file, damage.what)
 
 
 def _file_finding(id: str, file: str, what: str) -> Finding:
-    return Finding(id, "error", f"{file}: {what}", "changed", file)
+    return Finding(id, "error", f"{file}: {what}", name=file)
 
 
 def _hash_findings(known: Known, threads: int, advance: Advance) -> Iterator[Finding]:
@@ -100,10 +115,10 @@ def _hash_findings(known: Known, threads: int, advance: Advance) -> Iterator[Fin
                 return None
         except OSError as error:
             what = f"{name}: cannot be read ({error.strerror})"
-            return Finding("verify/file", "error" if weights else "warning", what, "missing", name)
+            return Finding("verify/file", "error" if weights else "warning", what, name=name)
         if weights:
             return _file_finding("verify/file", name, "other bytes than the hub's")
-        return Finding("verify/edited", "warning", f"{name} is not the hub's", "changed", name)
+        return Finding("verify/edited", "warning", f"{name} is not the hub's", name=name)
 
     with ThreadPoolExecutor(threads) as pool:
         try:
@@ -124,16 +139,17 @@ def _report(known: Known, findings: tuple[Finding, ...]) -> Report:
     bad = errors(findings)
     files = [*known.files, *known.hashes]
     tensors = sum(len(file.tensors) for file in known.files.values())
-    amount = f"{len(files):,} files, {size_text(known.nbytes)}"
+    amount = f"{counted(len(files), 'file')}, {size_text(known.nbytes)}"
     against = [known.source] if known.source else []
-    against += [f"the hub's hashes of {len(known.hashes):,} files"] if known.hashes else []
+    against += [f"the hub's hashes of {counted(len(known.hashes), 'file')}"] if known.hashes else []
     damaged = {finding.counterpart or finding.name for finding in bad}
     if not bad:
         reason = "every byte is as it was written" if known.files else "every byte is the hub's"
     elif len(bad) == 1:
         reason = bad[0].message
     else:
-        reason = f"{len(bad):,} damages in {len(damaged):,} files"
+        tensors_hit = sum(finding.id == "verify/damaged" for finding in bad)
+        reason = f"{counted(len(damaged), 'file')} damaged, with {counted(tensors_hit, 'tensor')}"
     again = ", ".join(sorted(damaged)[:3]) + (", …" if len(damaged) > 3 else "")
     return Report(
         "verify",
@@ -143,8 +159,13 @@ def _report(known: Known, findings: tuple[Finding, ...]) -> Report:
         (Check("digests", "fail" if bad else "pass"),),
         (
             ("against", ", ".join(against)),
-            ("read", f"{tensors:,} tensors, {amount}" if tensors else amount),
+            ("read", f"{counted(tensors, 'tensor')}, {amount}" if tensors else amount),
         ),
         f"Fetch or convert again: {again}" if bad else "",
         status_counts(findings),
     )
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `2,000 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

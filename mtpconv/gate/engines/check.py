@@ -258,14 +258,17 @@ def _scales(title: str, config: Config, needed: Names, seen: Observed) -> Iterat
     usual = _usual_scale(config, seen)
     for name in needed:
         spec = seen.get(name)
-        if spec is None or spec.dtype not in PACKED or not name.endswith(".weight"):
+        if spec is None or spec.dtype not in PACKED:
             continue
+        # Experts joined in one tensor have no `.weight` in their names, nor in their scales'.
+        part = "" if name.endswith(".weight") else ".weight"
         stem = name.removesuffix(".weight")
-        if not any(stem + suffix in seen for suffix in _SCALES):
+        if not any(stem + suffix.removeprefix(part) in seen for suffix in _SCALES):
+            scale = stem + usual.removeprefix(part)
             yield Finding(
                 "gate/engine-missing", "error",
-                f"{stem}{usual} is not there; {title} leaves it uninitialised", "missing",
-                stem + usual, counterpart=name,
+                f"{scale} is not there; {title} leaves it uninitialised", "missing",
+                scale, counterpart=name,
             )  # fmt: skip
 
 
@@ -311,6 +314,8 @@ def _unread(title: str, loader: Loader, own: list[str], needed: Names) -> Iterat
         if name in needed or name.endswith((*_COPIES, "rotary_emb.inv_freq")):
             continue
         if name.rpartition(".")[0] in stems and name.endswith(_EXTRA):
+            continue
+        if name.partition("_scale")[0] in needed:  # of joined experts
             continue
         what = "stops at it" if loader.exact else "skips it without a word"
         yield Finding(

@@ -24,11 +24,11 @@ from mtpconv.convert.publish import (
     require_apart,
     require_free,
     require_room,
-    staging,
     sync_folder,
     sync_tree,
     write_bytes,
 )
+from mtpconv.convert.stage import staging
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import errors
 from mtpconv.inventory.report import Report
@@ -92,7 +92,10 @@ def one_target(target: Path | None, *, in_place: bool) -> Path | None:
 
 def _fill(stage: Path, repair: Repair, *, everything: bool) -> Counter[How]:
     source, root = repair.source, repair.source.root
-    how: Counter[How] = Counter(place(root / name, stage / name) for name in repair.kept)
+    if everything:
+        _fill_folders(root, stage)
+    put = keep if everything else place
+    how: Counter[How] = Counter(put(root / name, stage / name) for name in repair.kept)
     shards = set(source.headers)
     names = _all_files(root) if everything else list(source.sidecars)
     made = {*repair.small, *shards, *repair.left_out, *(file.name for file in repair.written)}
@@ -100,10 +103,10 @@ def _fill(stage: Path, repair: Repair, *, everything: bool) -> Counter[How]:
     for name in names:
         if name in made:
             continue
-        (stage / name).parent.mkdir(parents=True, exist_ok=True)
         if everything:
-            place(root / name, stage / name)
+            keep(root / name, stage / name)
         else:
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
             copy_file(root / name, stage / name)
     written = write_files(stage, list(repair.written), convert)
     known = read_digests(root / DIGESTS)
@@ -113,6 +116,18 @@ def _fill(stage: Path, repair: Repair, *, everything: bool) -> Counter[How]:
     for name, data in repair.small.items():
         write_bytes(stage / name, data)
     return how
+
+
+def _fill_folders(root: Path, stage: Path) -> None:
+    """The folders inside `root`, empty ones and links to others too."""
+    for top, names, _ in os.walk(root):
+        for source in (Path(top, name) for name in names):
+            target = stage / source.relative_to(root)
+            if source.is_symlink():
+                target.symlink_to(source.readlink())
+            else:
+                target.mkdir()
+                shutil.copymode(source, target)
 
 
 def _all_files(root: Path) -> list[str]:
@@ -148,6 +163,14 @@ def place(source: Path, target: Path) -> How:
     require_room(target.parent, real.stat().st_size)
     copy_file(real, target)
     return "copied"
+
+
+def keep(source: Path, target: Path) -> How:
+    """As `place`, for a folder that takes the old one's name: a link stays the link it was."""
+    if not source.is_symlink():
+        return place(source, target)
+    target.symlink_to(source.readlink())
+    return "linked"
 
 
 _AT_CWD, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE: renameat2(2)

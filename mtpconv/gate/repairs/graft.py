@@ -137,7 +137,7 @@ def _copies(family: Family, base: HfCheckpoint) -> dict[str, str]:
 
 
 def _changes(family: Family, trained: HfCheckpoint, base: HfCheckpoint) -> dict[str, Any]:
-    key = family.mtp.key if family.mtp is not None else ""
+    key = family.mtp_key(trained.config)
     stated = lookup(base.config, key)
     return {} if stated is None or lookup(trained.config, key) == stated else {key: stated}
 

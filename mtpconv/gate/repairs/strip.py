@@ -41,7 +41,7 @@ def strip_mtp(source: Path, target: Path | None, progress: Progress = silent) ->
     small = {}
     if hf.index is not None:
         small[INDEX] = index_bytes(layout, hf.root / INDEX)
-    key = family.mtp.key if family.mtp is not None else ""
+    key = family.mtp_key(hf.config)
     config = (hf.root / CONFIG).read_bytes()
     declared = lookup(hf.config, key)
     small[CONFIG] = changed_text(config, {key: 0}) if declared else config

@@ -2,12 +2,12 @@
 
 from mtpconv.inventory.collapse import collapse
 from mtpconv.inventory.findings import Finding
-from mtpconv.inventory.page.markup import Markup, breakable, tag
+from mtpconv.inventory.page.markup import Markup, breakable, flagged, tag
 from mtpconv.inventory.visible import visible
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 _WORDS = {"error": "error", "warning": "warning", "info": "note"}
-Row = tuple[str, str, str, str, str]
+Row = tuple[str, str, str, str]
 
 
 def findings_section(findings: tuple[Finding, ...], accepted: tuple[Finding, ...]) -> Markup:
@@ -79,19 +79,24 @@ def _row(finding: Finding) -> Row:
     if finding.max_abs is not None:
         cosine = "undefined" if finding.cosine is None else f"{finding.cosine:.9f}"
         values = f"cosine {cosine}, max abs difference {finding.max_abs:.6g}"
-    return message, finding.expected, finding.actual, values, finding.hint
+    return message, _sides(finding), values, finding.hint
+
+
+def _sides(finding: Finding) -> str:
+    """Both sides; of a tensor that only one side has, the other is `nothing`."""
+    if not finding.expected and not (finding.actual and finding.status):
+        return ""
+    if not finding.actual and not finding.status:
+        return f"expected {finding.expected}"
+    return f"expected {finding.expected or 'nothing'}, found {finding.actual or 'nothing'}"
 
 
 def _rows(row: Row, members: list[Finding]) -> list[Markup]:
-    message, expected, actual, values, hint = row
+    message, sides, values, hint = row
     told = [tag("p", message)] if message else []
-    if expected or actual:
-        words = f"expected {expected or 'nothing'}, found {actual or 'nothing'}"
-        told.append(tag("p", words, class_="sides"))
-    if values:
-        told.append(tag("p", values, class_="sides"))
+    told += [tag("p", words, class_="sides") for words in (sides, values) if words]
     if hint:
-        told.append(tag("p", hint, class_="hint"))
+        told.append(tag("p", flagged(hint), class_="hint"))
     if not members[0].name or message:
         named = members[0].name if members[0].name not in message else ""
         name = [tag("code", breakable(named), class_="name")] if named else []

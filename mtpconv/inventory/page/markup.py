@@ -1,5 +1,6 @@
 """HTML put together so that text stays text: what is not Markup is escaped."""
 
+import re
 from html import escape
 
 from mtpconv.inventory.visible import visible
@@ -47,6 +48,15 @@ def join(*inside: str) -> Markup:
 def text(words: str) -> Markup:
     """Text as HTML, its invisible characters shown."""
     return Markup(escape(visible(words)))
+
+
+_FLAG = re.compile(r"(?<!\S)(--[a-z][a-z-]*)")
+
+
+def flagged(words: str) -> Markup:
+    """A sentence whose options of a command line stay in one piece."""
+    pieces = _FLAG.split(words)
+    return join(*(tag("span", p, class_="flag") if n % 2 else p for n, p in enumerate(pieces)))
 
 
 def breakable(name: str) -> Markup:

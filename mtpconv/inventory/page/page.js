@@ -53,7 +53,8 @@
       kind.hidden = !alive.has(kind);
       kind.open = words.length ? alive.has(kind) : opened.get(kind);
     }
-    shown.value = count === rows.length ? `${count} rows` : `${count} of ${rows.length} rows`;
+    const all = rows.length === 1 ? "1 row" : `${rows.length} rows`;
+    shown.value = count === rows.length ? all : `${count} of ${all}`;
   };
 
   form.hidden = false;

@@ -31,7 +31,7 @@ MTP_HEADS = (
 )
 GAP = (
     "its router adds a bias to softmax scores, and its MTP layers take the hidden state in front of"
-    " the final norm"
+    " the final norm; PaddleFormers, which trained it, does both"
 )
 NOTE = (
     "every MTP layer ends in the model's own final norm: the final_layernorm of each holds the same"
@@ -55,7 +55,7 @@ def rules(request: Request) -> list[Row]:
         mcore = f"decoder.layers.{layer}."
         table += gqa(hf, mcore, sizes)
         if sparse:
-            table += [*moe_mlp(hf, mcore, moe), _router_bias(hf, mcore, moe.experts)]
+            table += [*moe_mlp(request, hf, mcore, moe), _router_bias(hf, mcore, moe.experts)]
         else:
             table += dense_mlp(hf, mcore, sizes.hidden, width)
     blocks = numbered_prefixes(MTP_HEADS[0], request.mtp_layers)

@@ -2,9 +2,9 @@
 
 Facts from transformers' `modular_exaone_moe.py` and `conversion_mapping.py` (a release keeps the
 router's bias as `mlp.e_score_correction_bias`), and vLLM's `exaone_moe_mtp.py` and
-`exaone_moe.py`: the MTP layer lies under `mtp.layers.0.`, is dense and sees the whole sequence;
-what stands around it lies under `mtp.` and is fed `[embedding | hidden]`. Layers of full attention
-have no RoPE. The router is DeepSeek-V3's.
+`exaone_moe.py`: the MTP layer lies under `mtp.layers.0.`, is dense and sees the whole sequence
+(`mtp_layer_types`); what stands around it lies under `mtp.` and is fed `[embedding | hidden]`.
+Layers of full attention have no RoPE. The router is DeepSeek-V3's.
 """
 
 from mtpconv.errors import ConfigError
@@ -21,8 +21,9 @@ NAMES = MtpNames(
     enorm="pre_fc_norm_embedding", hnorm="pre_fc_norm_hidden", eh_proj="fc", final="norm"
 )
 NOTE = (
-    "an MTP layer is dense and attends to the whole sequence; megatron-core gives it the last"
-    " decoder layer's spec (experts) and the first one's window: build its spec from a dense layer"
+    "an MTP layer is dense, and has a window and RoPE only where mtp_layer_types says so;"
+    " megatron-core gives it the last decoder layer's spec (experts) and reads both by the number"
+    " of a decoder layer (0.16: one that is not there; 0.19: the first): give it a spec of its own"
 )
 
 

@@ -76,7 +76,7 @@ def rules(request: Request) -> list[Row]:
         sizes = attention_sizes(config, sliding=window)
         table += attention(hf, mcore, sizes, fused=_fused(config, observed, hf))
         if sparse:
-            table += moe_mlp(hf, mcore, moe)
+            table += moe_mlp(request, hf, mcore, moe)
         else:
             table += dense_mlp(hf, mcore, moe.hidden, width)
     prefixes = numbered_prefixes(MTP_LAYERS, request.mtp_layers)
@@ -198,7 +198,7 @@ def args(config: Config) -> Args:
             "add_qkv_bias": full.bias,
             "qk_layernorm": False,
             "softmax_type": "learnable",
-            "window_size": (integer(config, "sliding_window_size", 128) - 1, 0),
+            "window_size": (integer(config, "sliding_window_size", 128), 0),
             "window_attn_skip_freq": [int(sliding) for sliding in sliding_layers(config)],
         }
     )

@@ -62,13 +62,12 @@ def moe_sizes(config: Config) -> Moe:
 
 
 def _mlp(request: Request, hf: str, mcore: str, moe: Moe | None) -> list[Row]:
-    """Experts (fused or not, as this very layer's tensors tell) or a dense MLP."""
+    """Experts or a dense MLP."""
     if moe is None:
         config = request.config
         hidden, width = integer(config, "hidden_size"), integer(config, "intermediate_size")
         return dense_mlp(hf, mcore, hidden, width)
-    fused = f"{hf}mlp.experts.gate_up_proj" in request.observed
-    return moe_mlp(hf, mcore, replace(moe, fused=fused))
+    return moe_mlp(request, hf, mcore, moe)
 
 
 def _mtp_layer(request: Request, depth: int, moe: Moe | None) -> list[Row]:

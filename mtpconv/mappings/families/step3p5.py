@@ -41,7 +41,8 @@ GAP = (
 )
 NOTE = (
     "each MTP layer of the release has a head of its own; it is carried, and Megatron's MTP layers"
-    " go through the one head they share, so expect their loss to begin higher"
+    " go through the one head they share, so expect their loss to begin higher; vLLM hands those"
+    " layers hidden states in front of the norms, megatron-core those behind"
 )
 
 

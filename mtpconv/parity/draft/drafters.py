@@ -72,11 +72,14 @@ class MtpDrafter:
         known = list(tokens)
         out = Draft([], [])
         with torch.no_grad():
+            in_front, behind = hidden, self.model.norm(hidden)
             for depth in range(count):
                 layer = self.model.layers[min(depth, len(self.model.layers) - 1)]
                 shifted = known[depth + 1 :]
-                hidden = layer(self.model.embed(shifted), hidden)
-                token, distribution = pick(self.model.logits(hidden[:, -1:])[0, -1])
+                given = in_front if layer.style.before_norm else behind
+                in_front = layer.in_front(self.model.embed(shifted), given)
+                behind = layer.final_norm(in_front)
+                token, distribution = pick(self.model.head(behind[:, -1:])[0, -1])
                 known.append(token)
                 out.tokens.append(token)
                 out.distributions.append(distribution)

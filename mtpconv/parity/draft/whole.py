@@ -6,28 +6,44 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.parity.hf_mtp import MtpLayer, build_mtp_layer
-from mtpconv.parity.hf_side import Config, body, build_shell, filler, head, parts_of
+from mtpconv.parity.hf_side import (
+    Config,
+    body,
+    build_shell,
+    filler,
+    head,
+    norm_name,
+    parts_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A loaded model: tokens to hidden states, hidden states to logits, and its MTP layers."""
+    """A loaded model: tokens to hidden states, hidden states to logits, and its MTP layers.
+
+    `head` takes states behind the final `norm`; all else here deals in those in front of it.
+    """
 
     shell: Any
+    norm: nn.Module
     layers: tuple[MtpLayer, ...]
-    logits: Callable[[Tensor], Tensor]
+    head: Callable[[Tensor], Tensor]
     device: str
 
     def hidden(self, tokens: list[int]) -> Tensor:
-        """States after the final norm, `[1, S, H]`."""
+        """States in front of the final norm, `[1, S, H]`."""
         ids = torch.tensor([tokens], device=self.device)
         with torch.no_grad():
             found: Tensor = body(self.shell)(input_ids=ids, use_cache=False).last_hidden_state
         return found
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits `[1, S, V]` of states in front of the final norm."""
+        return self.head(self.norm(hidden))
 
     def embed(self, tokens: list[int]) -> Tensor:
         """Embeddings `[1, S, H]`."""
@@ -45,9 +61,12 @@ def loaded(
     fill = filler(shell, hf, device, dtype)
     for name, part in parts_of(shell).items():
         fill(name, part)
+    norm = norm_name(body(shell))
+    final = getattr(body(shell), norm)
+    setattr(body(shell), norm, nn.Identity())
     layers = tuple(build_mtp_layer(hf, config, k, device, dtype) for k in range(mtp_layers))
     with head(shell, hf, device, dtype) as logits:
-        yield Whole(shell, layers, logits, device)
+        yield Whole(shell, final, layers, logits, device)
 
 
 def free_memory(device: str) -> int:

@@ -4,7 +4,7 @@ Written apart from the mapping tables on purpose: an error in those must show he
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Config = dict[str, Any]
@@ -16,7 +16,9 @@ class MtpStyle:
 
     The names are modules, without `.weight`; `final_norm` is None where there is none. `layers` are
     the prefixes of its decoder layers in order, `inner` the config of a model of just those layers.
-    `hidden_first` where the projection takes the hidden half first.
+    `hidden_first` where the projection takes the hidden half first; `before_norm` where a layer
+    gets the hidden states in front of the final norm, the trunk's or that of the layer before.
+    `renamed` are beginnings of names in a layer that transformers spells otherwise.
     """
 
     embedding_norm: str
@@ -26,6 +28,8 @@ class MtpStyle:
     layers: tuple[str, ...]
     inner: Config
     hidden_first: bool = False
+    before_norm: bool = False
+    renamed: dict[str, str] = field(default_factory=dict)
 
 
 Style = Callable[[Config, int], MtpStyle]

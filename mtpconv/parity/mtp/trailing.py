@@ -20,6 +20,12 @@ def trailing(config: Config, depth: int, *, final_norm: str, inner: Config) -> M
     )
 
 
+def hy_v3(config: Config, depth: int) -> MtpStyle:
+    """HY-V3 (vLLM's `hy_v3_mtp.py`): experts, and a `final_layernorm` behind them."""
+    inner = {"first_k_dense_replace": 0, "mlp_layer_types": ["sparse"]}
+    return trailing(config, depth, final_norm="final_layernorm", inner=inner)
+
+
 def sparse(config: Config, depth: int) -> MtpStyle:
     """A layer with experts and, where the model has indexers, one of its own."""
     kinds = {"mlp_layer_types": ["sparse"], "indexer_types": ["full"]}

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -215,7 +216,7 @@ def test_in_place_without_exchange_still_replaces_whole(
     def no_library(*args: object, **kwargs: object) -> object:
         raise OSError
 
-    monkeypatch.setattr(folder_module.ctypes, "CDLL", no_library)
+    monkeypatch.setattr(folder_module, "ctypes", SimpleNamespace(CDLL=no_library))
     assert graft(trained, None, base).verdict == "pass"
     assert open_hf(trained).config["num_nextn_predict_layers"] == 1
 
@@ -246,6 +247,29 @@ def test_a_hub_snapshots_links_become_files(base: Path, tmp_path: Path) -> None:
     report = strip_mtp(snapshot, tmp_path / "out")
     assert report.verdict == "pass", report.findings
     assert not any(path.is_symlink() for path in (tmp_path / "out").iterdir())
+
+
+def test_in_place_keeps_links_and_folders(base: Path, tmp_path: Path) -> None:
+    """A hub cache's files are links, maybe to another disk; and a run leaves folders of its own."""
+    snapshot, blobs = tmp_path / "models--a--b/snapshots/abc", tmp_path / "models--a--b/blobs"
+    blobs.mkdir(parents=True)
+    (snapshot / "empty/inner").mkdir(parents=True)
+    (snapshot / "empty").chmod(0o750)
+    (snapshot / "logs").symlink_to("empty")
+    for path in base.iterdir():
+        path.rename(blobs / f"blob-{path.name}")
+        (snapshot / path.name).symlink_to(f"../../blobs/blob-{path.name}")
+    (snapshot / INDEX).unlink()
+    report = reindex(snapshot, None)
+    assert report.verdict == "pass", report.findings
+    assert dict(report.facts)["shards"] == "3 linked"
+    for path in snapshot.glob("*.safetensors"):
+        assert str(path.readlink()) == f"../../blobs/blob-{path.name}"
+    assert not (snapshot / INDEX).is_symlink()
+    assert open_hf(snapshot).findings == ()
+    assert str((snapshot / "logs").readlink()) == "empty"
+    assert (snapshot / "empty/inner").is_dir()
+    assert (snapshot / "empty").stat().st_mode & 0o777 == 0o750
 
 
 def run(*words: object) -> tuple[int, str, str]:
