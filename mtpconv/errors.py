@@ -44,6 +44,10 @@ class Narrowed(MtpconvError):
     """A value would not survive the dtype it must be written in (this one is a FAIL, exit 1)."""
 
 
+class Terminated(BaseException):
+    """SIGTERM: a scheduler or launcher told the process to stop. Not an Exception, as Ctrl-C is."""
+
+
 def brief(value: object) -> str:
     """`repr` of a value out of a file, cut short: a few pickled bytes can stand for terabytes."""
     return _BRIEF.repr(value)

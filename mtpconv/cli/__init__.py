@@ -1,6 +1,8 @@
 """The command line: parse, call, render, exit code. Heavy imports wait inside the commands."""
 
+import signal
 import sys
+from types import FrameType
 
 from mtpconv.cli import (  # noqa: F401  (importing them adds their commands)
     chat,
@@ -14,17 +16,25 @@ from mtpconv.cli import (  # noqa: F401  (importing them adds their commands)
     verify,
 )
 from mtpconv.cli.app import app
+from mtpconv.errors import Terminated
 
 __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Entry point. Ctrl-C leaves with 130; whatever else escapes a command is one line and 2."""
+    """Entry point. Ctrl-C leaves with 130 and SIGTERM with 143, both cleaned up after.
+
+    Whatever else escapes a command is one line and 2.
+    """
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         app(standalone_mode=True)
     except KeyboardInterrupt:
-        print("interrupted; nothing was published", file=sys.stderr)
+        print(f"interrupted; nothing was published{_kept()}", file=sys.stderr)
         sys.exit(130)
+    except Terminated:
+        print(f"stopped by SIGTERM; nothing was published{_kept()}", file=sys.stderr)
+        sys.exit(143)
     except Exception as error:
         if "--debug" in sys.argv:
             raise
@@ -33,3 +43,12 @@ def main() -> None:
         what = visible(f"{type(error).__name__}: {error}"[:2000])
         print(f"ERROR  {what} [internal/exception]; --debug shows where", file=sys.stderr)
         sys.exit(2)
+
+
+def _kept() -> str:
+    return "; the same command goes on from here" if "--resume" in sys.argv else ""
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough: cleaning up takes a moment
+    raise Terminated

@@ -96,6 +96,12 @@ Html = Annotated[
 Strict = Annotated[bool, typer.Option("--strict", help="Warnings fail too (exit 1).")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an output that is already there.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Go on with what an interrupted run left, and keep it when interrupted."
+    ),
+]
 LayerLayout = Annotated[
     Layout,
     typer.Option(
@@ -160,19 +166,35 @@ def run(
     debug: bool,
     reports: list[Path] | None = None,
     html: Path | None = None,
+    together: bool = False,
 ) -> NoReturn:
     """Do the work, print and write its report, and leave with its exit code.
 
-    Where a report is to be written is checked before the work, which may take hours.
+    Where a report is to be written is checked before the work, which may take hours. Of several
+    ranks the first speaks; work that is not done `together` is its alone.
     """
+    from mtpconv.convert.ranks import ranks_from_environment, under_torchrun
+
+    others = under_torchrun() and os.environ.get("RANK") != "0"
+    if others and not together:
+        raise typer.Exit(0)
     try:
-        files = report_files(reports, html)
+        files = [] if others else report_files(reports, html)
     except MtpconvError as error:
         could_not_check(command, error, output, debug=debug)
     try:
-        report = work()
+        if not together:
+            report = work()
+        else:
+            with ranks_from_environment() as ranks:
+                report = work()
+                code = ranks.lead(lambda: report.exit_code(strict=strict))
     except Exception as error:
+        if others and not _for_every_rank(error):
+            raise typer.Exit(2) from None
         could_not_check(command, error, output, debug=debug, files=files)
+    if others:
+        raise typer.Exit(code)
     print_report(report, output, strict=strict)
     try:
         write_reports(report, files, strict=strict)
@@ -180,6 +202,14 @@ def run(
         print(_line(command, error), file=sys.stderr)
         raise typer.Exit(2) from None
     raise typer.Exit(report.exit_code(strict=strict))
+
+
+def _for_every_rank(error: Exception) -> bool:
+    """Whether ranks beside the first say it too: the first may not be there to."""
+    first_is_gone = "rank 0" in str(error) and os.environ.get("RANK") == "1"
+    return isinstance(error, MtpconvError) and (
+        error.id == "rank/join" or (error.id == "rank/lost" and first_is_gone)
+    )
 
 
 def report_files(reports: list[Path] | None, html: Path | None) -> list[tuple[Path, str]]:
@@ -200,16 +230,22 @@ def report_files(reports: list[Path] | None, html: Path | None) -> list[tuple[Pa
 
 def write_reports(report: "Report", files: list[tuple[Path, str]], *, strict: bool) -> None:
     """Write each report whole. Raises OutputError where the disk refuses."""
+    if files:
+        from mtpconv.inventory.render import render
+
+        write_texts(files, lambda kind: render(report, kind, strict=strict))
+
+
+def write_texts(files: list[tuple[Path, str]], text_of: "Callable[[str], str]") -> None:
+    """Write a text by its kind to each file, whole. Raises OutputError where the disk refuses."""
     if not files:
         return
     from mtpconv.convert.disk_error import output_error
     from mtpconv.convert.publish import replace_bytes
-    from mtpconv.inventory.render import render
 
     for path, kind in files:
-        text = render(report, kind, strict=strict)
         try:
-            replace_bytes(path, f"{text}\n".encode())
+            replace_bytes(path, f"{text_of(kind)}\n".encode())
         except OSError as error:
             raise output_error(error, path) from error
 

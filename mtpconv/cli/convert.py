@@ -23,6 +23,7 @@ from mtpconv.cli.common import (
     PadVocab,
     ReadAs,
     Reports,
+    Resume,
     SourceDir,
     Stats,
     Strict,
@@ -57,6 +58,7 @@ def hf2mcore(
     dtype: ReadAs = Dtype.bfloat16,
     mcore_model: McoreModel = Model.gpt,
     force: Force = False,
+    resume: Resume = False,
     threads: Threads = 2,
     verify: Verify = False,
     stats: Stats = False,
@@ -79,11 +81,20 @@ def hf2mcore(
             pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value, hybrid
         )
         care = Care(threads, verify, stats)
-        options = ToMcore(iteration, layer_layout.value, way, force, care=care)
+        options = ToMcore(iteration, layer_layout.value, way, force, resume, care)
         with shown() as progress:
             return hf2mcore(src, dst, options, progress)
 
-    run("hf2mcore", work, output, strict=strict, debug=debug, reports=reports, html=html)
+    run(
+        "hf2mcore",
+        work,
+        output,
+        strict=strict,
+        debug=debug,
+        reports=reports,
+        html=html,
+        together=True,
+    )
 
 
 @app.command()
@@ -110,6 +121,7 @@ def mcore2hf(
     ] = None,
     no_mtp: NoMtp = False,
     force: Force = False,
+    resume: Resume = False,
     threads: Threads = 2,
     verify: Verify = False,
     stats: Stats = False,
@@ -127,10 +139,20 @@ def mcore2hf(
         from mtpconv.convert.rich_progress import shown
 
         with shown() as progress:
-            options = ToHf(no_mtp, force, fp8_like, care=Care(threads, verify, stats))
+            care = Care(threads, verify, stats)
+            options = ToHf(no_mtp, force, fp8_like, resume, care)
             return mcore2hf(src, dst, like, options, progress)
 
-    run("mcore2hf", work, output, strict=strict, debug=debug, reports=reports, html=html)
+    run(
+        "mcore2hf",
+        work,
+        output,
+        strict=strict,
+        debug=debug,
+        reports=reports,
+        html=html,
+        together=True,
+    )
 
 
 @app.command()
@@ -189,7 +211,16 @@ def roundtrip(
             options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way, further)
             return roundtrip(src, options, progress)
 
-    run("roundtrip", work, output, strict=strict, debug=debug, reports=reports, html=html)
+    run(
+        "roundtrip",
+        work,
+        output,
+        strict=strict,
+        debug=debug,
+        reports=reports,
+        html=html,
+        together=True,
+    )
 
 
 def _forward_parity(progress: "Progress", *, no_mtp: bool) -> "Callable[[Path, Path], Report]":

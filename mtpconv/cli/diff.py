@@ -55,4 +55,4 @@ def diff(
             other = None if b is None else source_of(b)
             return compare_checkpoints(source_of(a), other, options, progress)
 
-    run("diff", work, output, strict=strict, debug=debug, reports=reports, html=html)
+    run("diff", work, output, strict=strict, debug=debug, reports=reports, html=html, together=True)

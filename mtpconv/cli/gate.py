@@ -93,4 +93,13 @@ def gate(
 
         return run_gate(source_of(checkpoint), policy)
 
-    run("gate", work, output, strict=policy.strict, debug=debug, reports=reports, html=html)
+    run(
+        "gate",
+        work,
+        output,
+        strict=policy.strict,
+        debug=debug,
+        reports=reports,
+        html=html,
+        together=True,
+    )

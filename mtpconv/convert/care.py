@@ -8,7 +8,7 @@ from mtpconv.convert.execute import THREADS
 from mtpconv.convert.odd_values import Odd
 from mtpconv.convert.progress import Progress
 from mtpconv.convert.verify.run import counted, damage_findings, known_bytes, verify_known
-from mtpconv.convert.verify.spans import check_files
+from mtpconv.convert.verify.together import check_together
 from mtpconv.convert.written import Written
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.report import Check, Report
@@ -57,7 +57,7 @@ def written_report(
     report = _NOTHING_TO_SAY
     if care.verify:
         advance = progress("reading back", sum(file.size for file in files))
-        damages = check_files(stage, files, care.threads, advance)
+        damages = check_together(stage, files, care.threads, advance)
         found = tuple(damage_findings(damages))
         report = replace(
             report,

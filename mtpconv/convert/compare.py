@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,24 @@ class Comparison:
             )
         )
 
+    def told(self) -> dict[str, Any]:
+        """What one rank found, in JSON values, for `hear` on another."""
+        return {
+            "came_back": {name: [spec.shape, spec.dtype] for name, spec in self.came_back.items()},
+            "digests": {name: found.hex() for name, found in self.digests.items()},
+            "findings": [asdict(finding) for finding in self.findings],
+            "compared": [self.compared, self.compared_bytes],
+        }
+
+    def hear(self, told: Mapping[str, Any]) -> None:
+        """Take in what another rank found in its shards."""
+        for name, (shape, dtype) in told["came_back"].items():
+            self.came_back[name] = TensorSpec(tuple(shape), dtype)
+        self.digests |= {name: bytes.fromhex(found) for name, found in told["digests"].items()}
+        self.findings += [Finding(**finding) for finding in told["findings"]]
+        self.compared += told["compared"][0]
+        self.compared_bytes += told["compared"][1]
+
     def finish(self) -> list[Finding]:
         """All findings, those of names and shapes included."""
 
@@ -121,6 +139,8 @@ def sidecar_findings(
                 continue
             if name == INDEX and _is_index_of(source, came, dropped):
                 message = "the index came back with its true total_size or entries"
+                if source.quantised:
+                    message = f"the index came back without the {len(source.quantised):,} scales"
                 if dropped:
                     message = f"the index came back without what was left out ({len(dropped):,})"
                 yield Finding("index/mended", "info", message)
@@ -132,7 +152,10 @@ def sidecar_findings(
 def config_findings(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[Finding]:
     """Each key of config.json that is written otherwise than in the source."""
     for words in changes_in_words(config, changes):
-        yield Finding("config/changed", "info", f"config.json: {words}", name=CONFIG)
+        plain = words.endswith("quantization_config removed")
+        hint = "the weights are plain now; mcore2hf --fp8-like HF_DIR quantises them again"
+        message = f"config.json: {words}"
+        yield Finding("config/changed", "info", message, name=CONFIG, hint=hint if plain else "")
 
 
 def _is_index_of(source: HfCheckpoint, index: Path, dropped: frozenset[str]) -> bool:

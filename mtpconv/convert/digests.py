@@ -38,9 +38,13 @@ class Digest:
         self._block.update(view)
         self._room -= len(view)
 
+    def blocks(self) -> list[bytes]:
+        """The digests of the blocks so far, the last of what there is of it."""
+        return [*self._whole, self._block.digest()]
+
     def hex(self) -> str:
         """The digest of everything so far."""
-        return of_blocks([*self._whole, self._block.digest()])
+        return of_blocks(self.blocks())
 
 
 def block_digest(data: memoryview | bytes) -> bytes:

@@ -19,8 +19,8 @@ from mtpconv.convert.parts import Part
 from mtpconv.convert.ranges import Payload, Strip
 from mtpconv.convert.residency import Residency
 from mtpconv.convert.sources import Sources
-from mtpconv.convert.writer import Stopped, Writer
-from mtpconv.convert.written import Range, Written
+from mtpconv.convert.writer import Span, Stopped, Writer
+from mtpconv.convert.written import Range, Slice, Written
 from mtpconv.errors import MtpconvError
 
 THREADS = 2
@@ -110,22 +110,70 @@ def _write_file(
 ) -> Written | None:
     tensors: dict[str, Range] = {}
     frame = Digest()
-    try:
-        with Sources(residency) as sources, Writer(path, output.size, progress, stop) as writer:
-            for segment in output.segments():
-                if isinstance(segment, bytes):
-                    frame.update(segment)
-                    writer.write(segment)
-                    continue
-                start = writer.at
-                stats_of = segment.dtype if stats else ""
-                hot, tail = _write_tensor(writer, segment, sources, convert, stats_of)
-                nbytes = writer.at - start
-                tensors[segment.name] = Range(start, nbytes, hot.digest.hex(), hot.odd)
-                frame.update(tail)
-                writer.write(tail)
-    except Stopped:
+
+    def fill(writer: Writer, sources: Sources) -> None:
+        for segment in output.segments():
+            if isinstance(segment, bytes):
+                frame.update(segment)
+                writer.write(segment)
+                continue
+            start = writer.at
+            hot, tail = _write_tensor(writer, segment, sources, convert, stats=stats)
+            nbytes = writer.at - start
+            tensors[segment.name] = Range(start, nbytes, hot.digest.hex(), hot.odd)
+            frame.update(tail)
+            writer.write(tail)
+
+    if not _filled(path, Span(0, output.size), fill, progress, stop, residency):
         return None
+    return Written(output.name, output.size, tensors, frame.hex())
+
+
+def write_slices(
+    folder: Path,
+    file: str,
+    span: Span,
+    segments: Iterable[tuple[int, Segment]],
+    convert: Convert,
+    progress: Callable[[int], None],
+    *,
+    stats: bool,
+) -> list[Slice]:
+    """Write the bytes `span` of a file that is there in full size: `segments`, each with its place.
+
+    Raises what `write_files` does. The bytes are flushed to the disk.
+    """
+    slices: list[Slice] = []
+
+    def fill(writer: Writer, sources: Sources) -> None:
+        for start, segment in segments:
+            if isinstance(segment, bytes):
+                writer.write(segment)
+                continue
+            hot, tail = _write_tensor(writer, segment, sources, convert, stats=stats)
+            blocks = [block.hex() for block in hot.digest.blocks()]
+            nbytes = writer.at - start
+            slices.append(Slice(file, segment.name, start, nbytes, blocks, hot.crc, hot.odd))
+            writer.write(tail)
+
+    _filled(folder / file, span, fill, progress, threading.Event(), Residency())
+    return slices
+
+
+def _filled(
+    path: Path,
+    span: Span,
+    fill: Callable[[Writer, Sources], None],
+    progress: Callable[[int], None],
+    stop: threading.Event,
+    residency: Residency,
+) -> bool:
+    """Whether `fill` wrote all of it; not if another thread failed first."""
+    try:
+        with Sources(residency) as sources, Writer(path, span, progress, stop) as writer:
+            fill(writer, sources)
+    except Stopped:
+        return False
     except MtpconvError:
         stop.set()
         raise
@@ -135,14 +183,14 @@ def _write_file(
     except BaseException:
         stop.set()
         raise
-    return Written(output.name, output.size, tensors, frame.hex())
+    return True
 
 
 def _write_tensor(
-    writer: Writer, tensor: Tensor, sources: Sources, convert: Convert, stats_of: str = ""
+    writer: Writer, tensor: Tensor, sources: Sources, convert: Convert, *, stats: bool
 ) -> tuple[Hot, bytes]:
     """Write a tensor's payload; what was worked out of it, and the bytes to follow it."""
-    hot = Hot(crc=tensor.tail is not None, stats_of=stats_of)
+    hot = Hot(crc=tensor.tail is not None, stats_of=tensor.dtype if stats else "")
     for part in tensor.parts:
         _write_part(writer, part, sources, convert, hot)
     return hot, b"" if tensor.tail is None else tensor.tail(hot.crc)

@@ -1,8 +1,8 @@
 """HF safetensors to Megatron-Core torch_dist: plan, prove, stream, publish."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mtpconv.convert.care import Care, source_report, stopped, written_report
 from mtpconv.convert.cast import convert
@@ -11,6 +11,7 @@ from mtpconv.convert.dcp import METADATA
 from mtpconv.convert.digest_file import small_file
 from mtpconv.convert.execute import write_files
 from mtpconv.convert.hf import INDEX, HfCheckpoint, ShardLayout, open_hf
+from mtpconv.convert.journal import Journal, begin, require_unchanged, stamps
 from mtpconv.convert.manifest import (
     CARRIED_FILE,
     MANIFEST,
@@ -29,9 +30,11 @@ from mtpconv.convert.publish import (
     require_apart,
     require_free,
     require_room,
-    staging,
     write_bytes,
 )
+from mtpconv.convert.ranks import job
+from mtpconv.convert.stage import bytes_in, stage_of, staging
+from mtpconv.convert.together import write_outputs
 from mtpconv.convert.write_hf import shard_file, unmoved
 from mtpconv.convert.write_mcore import McoreOutput, lay_out_files, source_piece
 from mtpconv.convert.written import Written
@@ -52,6 +55,7 @@ class ToMcore:
     layer_layout: LayerLayout = "auto"
     way: Way = field(default_factory=Way)
     force: bool = False
+    resume: bool = False
     care: Care = field(default_factory=Care)
 
     @property
@@ -73,22 +77,34 @@ def hf2mcore(source: Path, target: Path, options: ToMcore, progress: Progress = 
     if errors(planned.findings):
         return refusal("hf2mcore", planned)
     output = mcore_output(planned, options.layer_layout)
-    require_room(target, output.nbytes + output.nbytes // 50)
     final = target / options.folder
     checked = source_report(source, options.care, progress)
-    if checked.verdict != "pass":
+    if job().lead(lambda: checked.verdict) != "pass":
         return stopped("hf2mcore", checked, _report(planned, output, final, options))
+    done = bytes_in(stage_of(final)) if options.resume else 0
+    require_room(target, output.nbytes + output.nbytes // 50 - done)
+    before = stamps(hf.root / name for name in (*hf.headers, *hf.sidecars))
     try:
-        with staging(final) as stage:
-            written = write_mcore(stage, planned, output, options, progress)
+        with staging(final, resume=options.resume) as stage:
+            journal = begin(stage, _what(options), before, output.files)
+            written = write_mcore(stage, planned, output, options, progress, journal)
             after = written_report(stage, written, options.care, progress)
             if after.verdict != "pass":
                 return stopped("hf2mcore", after, _report(planned, output, final, options))
-            publish(stage, final)
-            replace_bytes(target / TRACKER, _tracker(options).encode())
+            if job().leads:
+                require_unchanged(before)
+                journal.close()
+                publish(stage, final)
+                replace_bytes(target / TRACKER, _tracker(options).encode())
     except Narrowed as error:
         return narrowed("hf2mcore", planned, error)
     return _report(planned, output, final, options).with_further(checked).with_further(after)
+
+
+def _what(options: ToMcore) -> dict[str, Any]:
+    """What makes one conversion another, for the journal."""
+    care = Care(stats=options.care.stats)
+    return asdict(replace(options, force=False, resume=False, care=care))
 
 
 def _tracker(options: ToMcore) -> str:
@@ -111,18 +127,26 @@ def mcore_output(planned: HfPlan, layout: LayerLayout) -> McoreOutput:
 
 
 def write_mcore(
-    stage: Path, planned: HfPlan, output: McoreOutput, options: ToMcore, progress: Progress
+    stage: Path,
+    planned: HfPlan,
+    output: McoreOutput,
+    options: ToMcore,
+    progress: Progress,
+    journal: Journal,
 ) -> tuple[Written, ...]:
     """Write a complete iteration folder into `stage`; the file that marks it as one comes last.
 
-    Returns the files whose digests its manifest has.
+    The weights are written by all ranks of the job, all else by rank 0, which gets the files whose
+    digests the manifest has.
     """
     hf, prepared = planned.hf, planned.prepared
     advance = progress("writing torch_dist", output.nbytes)
     care = options.care
-    written = write_files(
-        stage, output.files, convert, advance, threads=care.threads, stats=care.stats
+    written = write_outputs(
+        stage, output.files, convert, advance, journal, care.threads, stats=care.stats
     )
+    if not job().leads:
+        return ()
     written |= _write_carried(stage, planned)
     for name in hf.sidecars:
         copy_file(hf.root / name, stage / SIDECARS / name)

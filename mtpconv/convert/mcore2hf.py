@@ -9,7 +9,7 @@ from mtpconv.convert.care import Care, source_report, stopped, written_report
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import config_findings
 from mtpconv.convert.digest_file import digests_text
-from mtpconv.convert.execute import OutputFile, write_files
+from mtpconv.convert.execute import OutputFile
 from mtpconv.convert.fold_hf import Dtype
 from mtpconv.convert.fp8_like import (
     Scheme,
@@ -20,6 +20,7 @@ from mtpconv.convert.fp8_like import (
 )
 from mtpconv.convert.headers import read_header
 from mtpconv.convert.hf import DIGESTS, HfLayout, is_hf, open_hf
+from mtpconv.convert.journal import Stamps, begin, require_unchanged, stamps
 from mtpconv.convert.manifest import CARRIED_FILE, Like, like_hf, read_manifest, without
 from mtpconv.convert.mcore import ChunkReader, McoreCheckpoint, iteration_folder, open_mcore
 from mtpconv.convert.prepare import Prepared, drawn, mtp_summary, plan_findings, prepare, subject
@@ -29,12 +30,14 @@ from mtpconv.convert.publish import (
     require_apart,
     require_free,
     require_room,
-    staging,
     write_bytes,
 )
 from mtpconv.convert.ranges import Piece
+from mtpconv.convert.ranks import job
 from mtpconv.convert.rounding import rounded_gammas
 from mtpconv.convert.source import HubRef, Source
+from mtpconv.convert.stage import bytes_in, stage_of, staging
+from mtpconv.convert.together import write_outputs
 from mtpconv.convert.virtual import Virtual
 from mtpconv.convert.write_hf import Producers, producers, shard_file, unmoved, write_sidecars
 from mtpconv.convert.write_mcore import source_piece
@@ -63,6 +66,7 @@ class ToHf:
     no_mtp: bool = False
     force: bool = False
     fp8_like: Path | None = None
+    resume: bool = False
     care: Care = field(default_factory=Care)
 
 
@@ -101,22 +105,26 @@ def mcore2hf(
     if errors(planned.findings):
         return _refusal(planned)
     checked = source_report(source, options.care, progress)
-    if checked.verdict != "pass":
-        return stopped("mcore2hf", checked, _report(planned, target))
+    if job().lead(lambda: checked.verdict) != "pass":
+        return stopped("mcore2hf", checked, _report(planned, target, options))
     planned = replace(planned, findings=(*planned.findings, *_rounded(planned)))
     total = sum(spec.nbytes for spec in planned.layout.tensors.values())
-    require_room(target, total + total // 100)
+    done = bytes_in(stage_of(target)) if options.resume else 0
+    require_room(target, total + total // 100 - done)
+    before = stamps(source_files(planned))
     try:
-        with staging(target) as stage:
-            written = write_hf(stage, planned, options.care, progress)
+        with staging(target, resume=options.resume) as stage:
+            written = write_hf(stage, planned, options, before, progress)
             after = written_report(stage, written, options.care, progress)
             if after.verdict != "pass":
-                return stopped("mcore2hf", after, _report(planned, target))
-            publish(stage, target)
+                return stopped("mcore2hf", after, _report(planned, target, options))
+            if job().leads:
+                require_unchanged(before)
+                publish(stage, target)
     except Narrowed as error:
         finding = Finding(error.id, "error", error.what, "changed", hint=error.mend)
         return _refusal(replace(planned, findings=(*planned.findings, finding)))
-    return _report(planned, target).with_further(checked).with_further(after)
+    return _report(planned, target, options).with_further(checked).with_further(after)
 
 
 def find_like(source: Path, like: Source | None, dtype: Dtype = "bfloat16") -> Like:
@@ -390,18 +398,49 @@ def _carried(
     return pieces, unmoved(specs), {name: spec.dtype for name, spec in specs.items()}
 
 
+def source_files(planned: McorePlan) -> list[Path]:
+    """Every file whose bytes the result is made of."""
+    checkpoint, like = planned.checkpoint, planned.like
+    data = (path for path in checkpoint.folder.iterdir() if path.is_file())
+    beside = (like.root / name for name in like.sidecars)
+    carried = [like.passthrough / CARRIED_FILE] if like.carried and like.passthrough else []
+    scales = []
+    if planned.scheme is not None:
+        folder = planned.scheme.folder
+        scales = [folder.root / name for name in folder.headers]
+    return [*data, *beside, *carried, *scales]
+
+
 def write_hf(
-    stage: Path, planned: McorePlan, care: Care, progress: Progress
+    stage: Path, planned: McorePlan, options: ToHf, before: Stamps, progress: Progress
 ) -> tuple[Written, ...]:
-    """Write a complete HF folder into `stage`, config.json last. Returns its shards."""
+    """Write a complete HF folder into `stage`, config.json last. Returns its shards.
+
+    The weights are written by all ranks of the job, all else by rank 0, which gets the shards.
+    `before` are the stamps of the sources.
+    """
     files, reader = hf_files(planned)
+    what = {
+        "no_mtp": options.no_mtp,
+        "fp8_like": str(options.fp8_like),
+        "stats": options.care.stats,
+    }
     try:
+        journal = begin(stage, what, before, files)
         advance = progress("writing safetensors", sum(file.size for file in files))
-        written = write_files(
-            stage, files, convert, advance, threads=care.threads, stats=care.stats
+        care = options.care
+        written = write_outputs(
+            stage, files, convert, advance, journal, care.threads, stats=care.stats
         )
     finally:
         reader.close()
+    if planned.scheme is not None:
+        tally = planned.scheme.tally
+        for scales, worst in job().gather(lambda: (tally.scales, tally.worst)):
+            tally.add(scales, worst)
+    if not job().leads:
+        return ()
+    journal.close()
     write_bytes(stage / DIGESTS, digests_text(written.values()))
     write_sidecars(stage, planned.like, planned.layout)
     return tuple(written.values())
@@ -435,10 +474,11 @@ def _refusal(planned: McorePlan) -> Report:
     )
 
 
-def _report(planned: McorePlan, target: Path) -> Report:
+def _report(planned: McorePlan, target: Path, options: ToHf) -> Report:
     tensors = planned.layout.tensors
     size = sum(spec.nbytes for spec in tensors.values())
     scheme, like = planned.scheme, planned.like
+    part = " (in this run)" if options.resume else ""
     findings = (
         *planned.findings,
         *config_findings(like.config, like.config_changes),
@@ -446,7 +486,7 @@ def _report(planned: McorePlan, target: Path) -> Report:
     )
     facts = (
         *plan_facts(planned),
-        *((("requantised", requantised_text(scheme.tally)),) if scheme is not None else ()),
+        *((("requantised", requantised_text(scheme.tally) + part),) if scheme is not None else ()),
         (
             "written",
             f"{len(tensors):,} tensors, {size_text(size)}, {len(planned.layout.shards)} files",

@@ -1,13 +1,14 @@
 """What comes before any conversion: the family, its MTP layers, the rules and the plan."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from mtpconv.convert.fold_hf import Dtype, fold_hf, folded_config, odd_copies
 from mtpconv.convert.hf import HfCheckpoint
+from mtpconv.convert.ranks import job
 from mtpconv.convert.values import Where, difference, same_bytes
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import Finding
@@ -263,7 +264,7 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
     carried = frozenset(name for name, _ in odd)
     if odd:
         prepared = expand(carry_copies=carried)
-    unequal = [] if headers_only else unequal_copies(hf, prepared.rows)
+    unequal = [] if headers_only else _unequal_copies(hf, prepared.rows)
     if unequal and way.carry_copies:
         names = frozenset(finding.name for finding in unequal if finding.name != HEAD)
         prepared = expand(carry_copies=carried | names)
@@ -294,6 +295,12 @@ def _odd_copy(name: str, original: str) -> Finding:
         " differ; it is carried by itself"
     )
     return Finding("mtp/copy-quantised", "info", message, name=name, counterpart=original)
+
+
+def _unequal_copies(hf: HfCheckpoint, rows: list[Row]) -> list[Finding]:
+    """`unequal_copies`, of which only one rank of a job reads the weights."""
+    told = job().lead(lambda: [asdict(finding) for finding in unequal_copies(hf, rows)])
+    return [Finding(**finding) for finding in told]
 
 
 def unequal_copies(hf: HfCheckpoint, rows: list[Row]) -> list[Finding]:

@@ -3,17 +3,14 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from mtpconv.convert.disk_error import output_error
 from mtpconv.convert.hf import is_hf
 from mtpconv.convert.mcore import is_mcore
 from mtpconv.errors import OutputError
 
-_LEFT_OVER = re.compile(r"\..+\.mtpconv-\d+")
-"""What `staging` calls its folder: one that a killed run left is no reason to refuse the next."""
+_LEFT_OVER = re.compile(r"\..+\.mtpconv-(partial|\d+)")
+"""A folder or file in the making: one that a killed run left is no reason to refuse the next."""
 
 
 def require_free(target: Path, *, force: bool) -> None:
@@ -48,35 +45,6 @@ def require_room(folder: Path, nbytes: int) -> None:
             f"{folder}: {free / 2**30:.1f} GiB free, {nbytes / 2**30:.1f} GiB needed",
             "free some, or aim elsewhere",
         )
-
-
-@contextmanager
-def staging(target: Path) -> Iterator[Path]:
-    """A new folder beside `target` to write in; gone afterwards unless it was published.
-
-    Parents of `target` that had to be made are removed too if nothing was published. Raises
-    OutputError where the disk refuses.
-    """
-    made = [folder for folder in target.parents if not folder.exists()]
-    stage = target.parent / f".{target.name}.mtpconv-{os.getpid()}"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        stage.mkdir()
-        yield stage
-    except OSError as error:
-        raise output_error(error, target) from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        if not target.exists():
-            for folder in made:
-                _remove_if_empty(folder)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        return
 
 
 def publish(stage: Path, target: Path) -> None:

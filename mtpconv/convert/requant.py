@@ -119,14 +119,40 @@ def _within(blocks: Iterator[memoryview], first: int, size: int) -> Iterator[mem
 
 @dataclass
 class Tally:
-    """What requantising did, over all tensors; threads add to it."""
+    """What requantising did; threads add to it, and ranks put theirs together.
 
-    tensors: int = 0
-    blocks: int = 0
-    changed: int = 0
-    changed_tensors: int = 0
+    `scales` has for each weight how many scales it has and how many of them are new; `worst` is
+    the largest error of a block with a new scale, in halves of an ulp.
+    """
+
+    scales: dict[str, list[int]] = field(default_factory=dict)
     worst: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def tensors(self) -> int:
+        """Weights that were requantised."""
+        return len(self.scales)
+
+    @property
+    def blocks(self) -> int:
+        """Scales of all of them."""
+        return sum(blocks for blocks, _ in self.scales.values())
+
+    @property
+    def changed(self) -> int:
+        """Scales that are new."""
+        return sum(changed for _, changed in self.scales.values())
+
+    @property
+    def changed_tensors(self) -> int:
+        """Weights with a new scale."""
+        return sum(changed > 0 for _, changed in self.scales.values())
+
+    def add(self, scales: dict[str, list[int]], worst: float) -> None:
+        """Take in what another rank counted; a weight that both wrote a part of counts once."""
+        self.scales |= scales
+        self.worst = max(self.worst, worst)
 
 
 class Scales(Virtual):
@@ -140,7 +166,6 @@ class Scales(Virtual):
         self._lock = threading.Lock()
         self._changes: tuple[Array, Array] | None = None
         self._open = {"codes", "scales"}
-        self._counted = False
 
     def read(self, read: Read, offset: int, window: memoryview) -> None:
         """Fill `window` with the scales' bytes from `offset` on."""
@@ -196,18 +221,13 @@ class Scales(Virtual):
         with self._lock:
             if self._changes is None:
                 self._changes = self._look(read)
-                if not self._counted:
-                    self._counted = True
-                    self._count(len(self._changes[0]))
+                self._count(len(self._changes[0]))
             return self._changes
 
     def _count(self, changed: int) -> None:
         high, wide = self.tensor.cells
         with self.tally.lock:
-            self.tally.tensors += 1
-            self.tally.blocks += self.tensor.matrices * high * wide
-            self.tally.changed += changed
-            self.tally.changed_tensors += bool(changed)
+            self.tally.scales[self.tensor.name] = [self.tensor.matrices * high * wide, changed]
 
     def _look(self, read: Read) -> tuple[Array, Array]:
         """Go through all values once and find the blocks whose scale is too small."""

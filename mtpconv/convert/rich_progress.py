@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mtpconv.convert.progress import Advance, Progress, silent
+from mtpconv.convert.ranks import job
 
 
 @contextmanager
 def shown() -> Iterator[Progress]:
     """A progress display for the duration of the block."""
-    if not sys.stderr.isatty():
+    if not (sys.stderr.isatty() and job().leads):
         yield silent
         return
     from rich.console import Console

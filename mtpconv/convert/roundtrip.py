@@ -4,9 +4,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import Comparison, sidecar_findings
@@ -24,6 +24,7 @@ from mtpconv.convert.hf2mcore import (
     write_mcore,
 )
 from mtpconv.convert.hf2mcore import plan_facts as hf_facts
+from mtpconv.convert.journal import begin
 from mtpconv.convert.mcore2hf import McorePlan, hf_files, plan_mcore
 from mtpconv.convert.mcore2hf import plan_facts as mcore_facts
 from mtpconv.convert.memory import in_memory
@@ -34,11 +35,13 @@ from mtpconv.convert.publish import (
     require_apart,
     require_free,
     require_room,
-    staging,
     write_bytes,
 )
+from mtpconv.convert.ranks import job
+from mtpconv.convert.shares import whole_files
+from mtpconv.convert.stage import require_seen, staging
 from mtpconv.convert.write_hf import write_sidecars
-from mtpconv.convert.written import Written
+from mtpconv.convert.written import Written, written_of
 from mtpconv.errors import Narrowed
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.render_text import size_text
@@ -76,7 +79,7 @@ def roundtrip(source: Path, options: RoundTrip, progress: Progress = silent) -> 
         with _work_folder(hf, planned, options) as work:
             release = to_mcore(work, planned, options, progress)
             report = back_and_compare(planned, release, work / "hf", options, progress)
-            if options.further is None or report.verdict != "pass":
+            if options.further is None or report.verdict != "pass" or not job().leads:
                 return report
             return report.with_further(options.further(source, release))
     except Narrowed as error:
@@ -93,19 +96,29 @@ def _work_folder(hf: HfCheckpoint, planned: HfPlan, options: RoundTrip) -> Itera
         require_room(options.keep, need)
         with staging(options.keep) as work:
             yield work
-            publish(work, options.keep)
+            if job().leads:
+                publish(work, options.keep)
         return
     base = options.workdir or Path(tempfile.gettempdir())
     require_room(base, need)
+    work = Path(job().lead(lambda: _new_folder(base)))
+    try:
+        require_seen(work)
+        yield work
+    except BaseException as error:
+        job().give_up(error)  # once this is back no rank writes any more
+        raise
+    finally:
+        if job().leads:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _new_folder(base: Path) -> str:
     try:
         base.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix="mtpconv-roundtrip-", dir=base))
+        return tempfile.mkdtemp(prefix="mtpconv-roundtrip-", dir=base)
     except OSError as error:
         raise output_error(error, base) from error
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def disk_needed(planned: HfPlan, *, keep: bool) -> int:
@@ -118,12 +131,14 @@ def disk_needed(planned: HfPlan, *, keep: bool) -> int:
 
 
 def to_mcore(work: Path, planned: HfPlan, options: RoundTrip, progress: Progress) -> Path:
-    """Write the torch_dist side into `work/mcore/release`."""
+    """Write the torch_dist side into `work/mcore/release`. A barrier."""
     there = ToMcore(layer_layout=options.layer_layout, way=options.way)
     output = mcore_output(planned, options.layer_layout)
     release = work / "mcore" / there.folder
-    release.mkdir(parents=True)
-    write_mcore(release, planned, output, there, progress)
+    job().lead(lambda: release.mkdir(parents=True))
+    journal = begin(release, {}, {}, output.files)
+    write_mcore(release, planned, output, there, progress, journal)
+    job().lead(journal.close)
     return release
 
 
@@ -139,13 +154,14 @@ def back_and_compare(
             comparison.came_back[name] = spec
         broken = (*planned.findings, *back.findings)
         return _report(planned, back, comparison, broken, options)
-    target.mkdir()
+    job().lead(target.mkdir)
     files, reader = hf_files(back)
     written: dict[str, Written] = {}
+    mine = whole_files(files, job().size)[job().rank]
     try:
-        total = sum(file.size for file in files)
+        total = sum(file.size for file in mine)
         advance = progress("back to safetensors and compare", total * (2 if options.check else 1))
-        for file in files:
+        for file in mine:
             written |= write_files(target, [file], convert, advance)
             comparison.add_shard(
                 target / file.name, advance if options.check else lambda done: None
@@ -154,7 +170,14 @@ def back_and_compare(
                 (target / file.name).unlink()
     finally:
         reader.close()
-    write_bytes(target / DIGESTS, digests_text(written.values()))
+    told: list[Any] = job().gather(lambda: [[*map(asdict, written.values())], comparison.told()])
+    if not job().leads:
+        return _report(planned, back, comparison, planned.findings, options)
+    for others, found_there in told[1:]:
+        written |= {w["name"]: written_of(w) for w in others}
+        comparison.hear(found_there)
+    ordered = (written[file.name] for file in files)
+    write_bytes(target / DIGESTS, digests_text(ordered))
     write_sidecars(target, back.like, back.layout)
     found = (
         *planned.findings,

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -21,18 +22,28 @@ class Stopped(Exception):
     """Another thread failed first, so this file is not wanted any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes `[first, last)` of a file; `part` if other processes write around them."""
+
+    first: int
+    last: int
+    part: bool = False
+
+
 class Writer:
     """Sequential writes of one file through one page-aligned buffer, past the page cache."""
 
     def __init__(
-        self, path: Path, size: int, progress: Callable[[int], None], stop: threading.Event
+        self, path: Path, span: Span, progress: Callable[[int], None], stop: threading.Event
     ) -> None:
-        self._path, self._size, self._progress, self._stop = path, size, progress, stop
+        """Open `path`: a new file, or one that is there where the span is a part of it."""
+        self._path, self._span, self._progress, self._stop = path, span, progress, stop
         self._map = mmap.mmap(-1, BUFFER, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._buffer = memoryview(self._map)
         self._used = 0
-        self._at = 0
-        self._direct, self._handle = _create(path)
+        self._at = span.first
+        self._direct, self._handle = _open_there(path) if span.part else _create(path)
 
     def __enter__(self) -> Self:
         return self
@@ -107,9 +118,10 @@ class Writer:
             padded = -(-self._used // _PAGE) * _PAGE if self._direct else self._used
             self._buffer[self._used : padded] = bytes(padded - self._used)
             self._flush(padded)
-        if total != self._size:
-            raise AssertionError(f"{self._path}: wrote {total} bytes, planned {self._size}")
-        os.ftruncate(self._handle, total)
+        if total != self._span.last:
+            raise AssertionError(f"{self._path}: wrote to byte {total}, planned {self._span.last}")
+        if not self._span.part:
+            os.ftruncate(self._handle, total)
         os.fsync(self._handle)
         if not self._direct:
             self._forget()
@@ -126,3 +138,8 @@ def _create(path: Path) -> tuple[bool, int]:
     # Some file systems create the file before they refuse the flag.
     path.unlink(missing_ok=True)
     return False, os.open(path, flags, 0o644)
+
+
+def _open_there(path: Path) -> tuple[bool, int]:
+    """Open a file for a part that may begin and end within a page others write to."""
+    return False, os.open(path, os.O_WRONLY)

@@ -141,7 +141,7 @@ _ROWS = (
         "chat/no-pyarrow", ("stop",),
         "pyarrow is not installed.",
         "An .arrow output cannot be written.",
-        "pip install pyarrow, or name the output .jsonl.",
+        "pip install 'mtpconv[arrow]', or name the output .jsonl.",
     ),
     Row(
         "chat/no-sidecars", ("stop",),
@@ -817,7 +817,8 @@ _ROWS = (
     ),
     Row(
         "index/mended", ("info",),
-        "The index came back with its true total_size or entries.",
+        "The index came back with its true total_size or entries, or without scales that were"
+        " folded in and tensors that were left out.",
         _NOTHING,
         "Nothing to do.",
     ),
@@ -1216,6 +1217,50 @@ _ROWS = (
         "The weights are quantised by a scheme that is not converted (NVFP4, INT4, ...).",
         "The checkpoint cannot be converted as it is.",
         "Dequantise it first, or take the release's BF16 or FP8 checkpoint.",
+    ),
+    # --- ranks and resuming ---------------------------------------------------------------------
+    Row(
+        "output/busy", ("stop",),
+        "Another mtpconv is writing the same output at this moment.",
+        "Nothing was touched.",
+        "Wait for it, or name another folder.",
+    ),
+    Row(
+        "rank/join", ("stop",),
+        "The processes that torchrun started did not find each other.",
+        "Nothing was done.",
+        "Start it on every machine, with the same --rdzv-endpoint and --nnodes.",
+    ),
+    Row(
+        "rank/lost", ("stop",),
+        "A rank died without a word, was told to stop, or has not said for a minute that it lives.",
+        "All ranks stopped; nothing was published.",
+        "Look at that rank's node (memory, disk, the scheduler's log), then run it again.",
+    ),
+    Row(
+        "rank/not-shared", ("stop",),
+        "One rank does not see what another wrote: the output is on a disk of one machine.",
+        "Nothing was published.",
+        "Write to a file system that all ranks share.",
+    ),
+    Row(
+        "resume/journal", ("stop",),
+        "The journal of an interrupted run cannot be read, so what it left cannot be trusted.",
+        "Nothing was touched.",
+        "Run it without --resume: that begins anew.",
+    ),
+    Row(
+        "resume/other", ("stop",),
+        "What an interrupted run left is of another conversion: other sources, options or version.",
+        "Nothing was touched.",
+        "Give the options of that run, or run without --resume: that begins anew.",
+    ),
+    Row(
+        "source/changed", ("stop",),
+        "A source file changed (size, time or inode) while it was converted, or since an"
+        " interrupted run began.",
+        "Nothing was published: the result would have been a mixture.",
+        "Let whoever writes it finish, then convert again (without --resume).",
     ),
     # --- sec ------------------------------------------------------------------------------------
     Row(

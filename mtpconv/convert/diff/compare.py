@@ -14,6 +14,7 @@ from mtpconv.convert.diff.side import Side
 from mtpconv.convert.diff.stored import LARGEST_BAND, Stored
 from mtpconv.convert.execute import THREADS
 from mtpconv.convert.progress import Advance, Progress
+from mtpconv.convert.ranks import job
 from mtpconv.convert.sources import Sources
 from mtpconv.errors import Narrowed
 from mtpconv.inventory.tensor_diff import Apart, Compared, by_header, rename_candidates, renames
@@ -34,7 +35,7 @@ def compare(
     found.headers_only = False
     gone, came = rename_candidates(found, a.tensors, b.tensors)
     linked: list[str] = []
-    if not gone:
+    if not gone and job().size == 1:  # ranks must agree on what is read
         linked = [name for name in found.equal if _same_place(a, b, name, caches)]
     known_equal = set(linked)
     read = [name for name in found.equal if name not in known_equal]
@@ -51,7 +52,7 @@ def compare(
     }
     found.equal = [*linked, *(name for name in same if ours[name] == theirs[name])]
     changed = [name for name in same if ours[name] != theirs[name]]
-    if values:
+    if values and job().leads:
         moved = moved_tensors(changed, ours, theirs, a)
         _values(a, b, changed, found, (ours, theirs), moved, caches[0], progress)
     else:
@@ -68,18 +69,43 @@ def _same_place(a: Side, b: Side, name: str, caches: tuple[Cache, Cache]) -> boo
 def digests(
     side: Side, names: Iterable[str], cache: Cache, advance: Advance, found: Compared
 ) -> Digests:
-    """The digest of each tensor; one whose values do not survive their dtype goes to `unread`."""
+    """The digest of each tensor; one whose values do not survive their dtype goes to `unread`.
+
+    Each rank of a job digests its share; rank 0 gets all of them, the others their own.
+    """
     results: Digests = {}
+    unread: dict[str, str] = {}
 
     def one(name: str, sources: Sources) -> None:
         try:
             results[name] = digest(side, name, sources, cache)
         except Narrowed as error:
-            found.unread[name] = error.what
+            unread[name] = error.what
         advance(side.tensors[name].nbytes)
 
-    in_threads(names, one)
+    ranks = job()
+    mine = divide_names(names, lambda name: side.tensors[name].nbytes, ranks.size)[ranks.rank]
+
+    def work() -> list[dict[str, str]]:
+        in_threads(mine, one)
+        return [results, unread]
+
+    for others, unreadable in ranks.gather(work):
+        results |= others
+        found.unread |= unreadable
     return results
+
+
+def divide_names(names: Iterable[str], nbytes: Callable[[str], int], ranks: int) -> list[list[str]]:
+    """For each rank neighbouring names with about as many bytes as every other's."""
+    names = list(names)
+    total = sum(map(nbytes, names))
+    shares: list[list[str]] = [[] for _ in range(ranks)]
+    done = 0
+    for name in names:
+        shares[min(ranks - 1, done * ranks // max(1, total))].append(name)
+        done += nbytes(name)
+    return shares
 
 
 def in_threads(jobs: Iterable[Job], work: Callable[[Job, Sources], None]) -> None:

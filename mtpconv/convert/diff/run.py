@@ -12,6 +12,7 @@ from mtpconv.convert.diff.compare import Digests, compare
 from mtpconv.convert.diff.digests import Cache, cache_folder
 from mtpconv.convert.diff.side import Side, open_sides
 from mtpconv.convert.progress import Progress, silent
+from mtpconv.convert.ranks import job
 from mtpconv.convert.source import Source, local_folder
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.base_findings import GroupChange, base_findings
@@ -95,9 +96,10 @@ def _opened(stack: ExitStack, a: Source, b: Source, like: Path | None) -> tuple[
 
 
 def _cache(stack: ExitStack, side: Side) -> Cache:
-    """The side's digest cache, saved when the work ends."""
+    """The side's digest cache, saved when the work ends: of several ranks by the first."""
     cache = Cache.open(cache_folder(), side.path)
-    stack.callback(cache.save)
+    if job().leads:
+        stack.callback(cache.save)
     return cache
 
 

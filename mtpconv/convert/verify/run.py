@@ -11,8 +11,10 @@ from mtpconv.convert.hf import DIGESTS, WEIGHTS, is_hf, require_folder
 from mtpconv.convert.manifest import MANIFEST, manifest_digests
 from mtpconv.convert.mcore import iteration_folder
 from mtpconv.convert.progress import Advance, Progress, silent
+from mtpconv.convert.ranks import job
 from mtpconv.convert.verify.hub_hashes import file_hash, hub_hashes
-from mtpconv.convert.verify.spans import Damage, check_files
+from mtpconv.convert.verify.spans import Damage
+from mtpconv.convert.verify.together import check_together
 from mtpconv.convert.written import Written
 from mtpconv.errors import FormatError
 from mtpconv.inventory.findings import Finding, errors
@@ -57,8 +59,8 @@ def verify_known(known: Known, threads: int, progress: Progress) -> Report:
     """Read what is known and report what differs."""
     advance = progress("reading from the disk", known.nbytes)
     findings = [
-        *damage_findings(check_files(known.folder, known.files.values(), threads, advance)),
-        *_hash_findings(known, threads, advance),
+        *damage_findings(check_together(known.folder, known.files.values(), threads, advance)),
+        *(_hash_findings(known, threads, advance) if job().leads else ()),
         *_unlisted(known),
     ]
     return _report(known, tuple(findings))

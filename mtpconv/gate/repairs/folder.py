@@ -24,11 +24,11 @@ from mtpconv.convert.publish import (
     require_apart,
     require_free,
     require_room,
-    staging,
     sync_folder,
     sync_tree,
     write_bytes,
 )
+from mtpconv.convert.stage import staging
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import errors
 from mtpconv.inventory.report import Report

@@ -1,0 +1,148 @@
+"""Ranks that agree, fail, die and are told to stop: every one ends, and says the right rank."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+MEMBER = """
+import os, signal, sys, time
+from mtpconv.convert import ranks as r
+from mtpconv.errors import MtpconvError, FormatError
+import mtpconv.cli as cli
+signal.signal(signal.SIGTERM, cli._terminated)
+r.SILENCE_SECONDS = 3
+me = int(os.environ["RANK"])
+def work():
+    what = sys.argv[1]
+    if me == int(sys.argv[2]):
+        if what == "raise":
+            raise FormatError("file/corrupt", "shard 7 is cut short", "fetch it again")
+        if what == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "bug":
+            raise ZeroDivisionError("oh")
+    elif what in ("die", "told"):
+        print("AT WORK", flush=True)
+        time.sleep(30 if what == "told" else 1)
+    return {"rank": me}
+try:
+    with r.ranks_from_environment() as ranks:
+        first = ranks.lead(lambda: ["from", ranks.rank])
+        print("AGREED", first, ranks.gather(work), flush=True)
+except MtpconvError as error:
+    print("ERROR", error.id, error.what, type(error).__name__)
+    sys.exit(2)
+except r.Terminated:
+    print("TERMINATED")
+    sys.exit(143)
+"""
+
+
+def start(what: str, odd: int, size: int = 3) -> list[subprocess.Popen[str]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {
+        **os.environ,
+        "TORCHELASTIC_RUN_ID": "test",
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", MEMBER, what, str(odd)],
+            env={**env, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+
+
+def ends(members: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    try:
+        return [(m.wait(90), m.stdout.read() if m.stdout else "") for m in members]
+    finally:
+        for member in members:
+            member.kill()
+
+
+def at_work(members: list[subprocess.Popen[str]]) -> list[subprocess.Popen[str]]:
+    for member in members:
+        assert member.stdout is not None
+        assert member.stdout.readline() == "AT WORK\n"
+    return members
+
+
+def test_every_rank_hears_rank_0_and_rank_0_hears_all() -> None:
+    everything = "[{'rank': 0}, {'rank': 1}, {'rank': 2}]"
+    for rank, (code, said) in enumerate(ends(start("agree", -1))):
+        assert code == 0
+        assert said.strip() == f"AGREED ['from', 0] {everything if rank == 0 else []}"
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_an_error_on_one_rank_is_everyones(odd: int) -> None:
+    for rank, (code, said) in enumerate(ends(start("raise", odd))):
+        assert code == 2
+        own = "" if rank == odd else f"rank {odd}: "
+        assert said.strip() == f"ERROR file/corrupt {own}shard 7 is cut short FormatError"
+
+
+def test_an_error_nobody_foresaw_ends_the_others_too() -> None:
+    found = ends(start("bug", 2))
+    assert [code for code, _ in found] == [2, 2, 1]
+    assert "internal/exception rank 2: ZeroDivisionError: oh" in found[0][1]
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+def test_a_rank_that_is_killed_is_named(odd: int) -> None:
+    found = ends(start("die", odd))
+    assert found[odd][0] == -signal.SIGKILL
+    for rank, (code, said) in enumerate(found):
+        if rank != odd:
+            assert code == 2
+            assert f"ERROR rank/lost rank {odd}: died without a word" in said
+
+
+def test_a_launcher_that_stops_the_rest_does_not_hide_who_died() -> None:
+    members = at_work(start("told", -1))
+    members[1].kill()
+    for rank in (0, 2):
+        members[rank].terminate()
+    found = ends(members)
+    assert "rank/lost rank 1: died" in found[0][1]
+    assert found[2][0] == 143
+
+
+def test_a_job_that_is_stopped_as_a_whole_is_nobodys_fault() -> None:
+    members = at_work(start("told", -1, 2))
+    for member in members:
+        member.terminate()
+    assert [code for code, _ in ends(members)] == [143, 143]
+
+
+def test_half_an_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mtpconv.convert.ranks import RankError, ranks_from_environment
+
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "t")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(RankError, match="no place in torchrun's job"), ranks_from_environment():
+        raise AssertionError
+
+
+def test_the_world_of_the_job_a_user_sits_in_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mtpconv.convert.ranks import ALONE, ranks_from_environment
+
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "64")
+    with ranks_from_environment() as ranks:
+        assert ranks is ALONE
