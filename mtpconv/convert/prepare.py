@@ -172,7 +172,7 @@ def bare_attention(rows: Iterable[Row]) -> Iterator[Finding]:
         yield Finding("target/no-model", "warning", message)
 
 
-ROPE_TYPES = ("default", "llama3", "yarn", "deepseek_yarn")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "deepseek_yarn")
 """What megatron-core has of the kinds of RoPE that transformers names."""
 
 

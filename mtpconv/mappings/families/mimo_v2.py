@@ -7,7 +7,8 @@ for each head; v heads are narrower than k heads. MTP layer k lies under `model.
 has sliding attention, a dense MLP behind `pre_mlp_layernorm`, is fed `[embedding | hidden]`, and no
 config key announces it. Whether q, k and v are fused the headers say; a fused tensor is
 `num_key_value_heads` chunks of `[q | k | v]` on every layer (V2.5 was saved by so many
-tensor-parallel ranks). V2.5's vision and audio towers have no home in a GPT model and are carried.
+tensor-parallel ranks; in FP8 each chunk has block scales of its own, see `quant.Grid`). V2.5's
+vision and audio towers have no home in a GPT model and are carried.
 
 Megatron names are those that Megatron-Bridge's own model of this family uses: sinks are
 `core_attention.softmax_offset`.
