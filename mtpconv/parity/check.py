@@ -171,9 +171,9 @@ def _compare(
     weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
     advance = progress("transformers, then megatron-core", 2 * weights)
     expected = family.megatron_args(hf.config, mtp_layers)
-    require_same_model(hf, expected, checkpoint)
     args = mcore_config.effective_args(expected, checkpoint)
     mcore_side.require_layout(checkpoint, args)
+    require_same_model(hf, expected, checkpoint)
     there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
     reader = McoreReader(checkpoint)
     try:
