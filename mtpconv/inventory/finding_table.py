@@ -141,7 +141,7 @@ _ROWS = (
         "chat/no-pyarrow", ("stop",),
         "pyarrow is not installed.",
         "An .arrow output cannot be written.",
-        "pip install pyarrow, or name the output .jsonl.",
+        "pip install 'mtpconv[arrow]', or name the output .jsonl.",
     ),
     Row(
         "chat/no-sidecars", ("stop",),

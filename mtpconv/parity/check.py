@@ -179,7 +179,7 @@ def _compare(
     try:
         with mcore_model.megatron_world(device):
             settings = mcore_config.settings(args, embedding_rows(checkpoint), dtype)
-            model = mcore_model.build_model(settings, config, added)
+            model = mcore_model.build_model(settings, config, device, added)
             fill = mcore_side.Filler(model, reader, device)
             exact = dtype == torch.float32
             parts, outputs = run_mcore(
