@@ -1174,9 +1174,11 @@ _ROWS = (
     ),
     Row(
         "parity/shape", ("stop",),
-        "A stored tensor has another shape than the parameter megatron-core builds.",
+        "A stored tensor has another shape than the parameter megatron-core builds, or the two"
+        " checkpoints are of different sizes.",
         "A training job would refuse the checkpoint.",
-        "Check the arguments the checkpoint was saved with against config.json.",
+        "Check that both are the same model, and the arguments the checkpoint was saved with"
+        " against config.json.",
     ),
     Row(
         "parity/too-old", ("stop",),
@@ -1432,6 +1434,12 @@ _ROWS = (
         "An option or argument is missing, unknown or has a value that is none of its own.",
         "Nothing was run.",
         "The command's --help lists them.",
+    ),
+    Row(
+        "usage/order", ("stop",),
+        "parity was given the Megatron checkpoint first.",
+        "Nothing was run.",
+        "The HuggingFace folder comes first.",
     ),
     Row(
         "usage/output", ("stop",),
