@@ -15,7 +15,7 @@ def require_arrow() -> Any:
     try:
         import pyarrow as pa
     except ImportError:
-        mend = "pip install pyarrow, or name the output .jsonl"
+        mend = "pip install 'mtpconv[arrow]', or name the output .jsonl"
         raise MtpconvError("chat/no-pyarrow", "an .arrow output needs pyarrow", mend) from None
     return pa
 

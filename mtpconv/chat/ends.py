@@ -34,6 +34,11 @@ class Marks:
     stops: frozenset[str] = frozenset()
 
 
+def marks_by_looks() -> Marks:
+    """For a template without a tokenizer."""
+    return Marks(_MARKER)
+
+
 def marks_of(tokens: Tokens, engine: str) -> Marks:
     """The added tokens as an engine knows them; by their looks where it knows none."""
     longest_first = sorted(plain_tokens(tokens.added(engine)), key=len, reverse=True)

@@ -17,7 +17,7 @@ from mtpconv.chat.arrow import require_arrow, write_arrow
 from mtpconv.chat.mask_progress import Progress, resume, run_key, save
 from mtpconv.chat.mask_report import mask_report
 from mtpconv.chat.masker import Batch, Masker, MaskOptions
-from mtpconv.chat.rows import open_data
+from mtpconv.chat.rows import no_rows, open_data
 from mtpconv.errors import FormatError, MtpconvError, OutputError
 from mtpconv.inventory.report import Report
 
@@ -43,6 +43,8 @@ def mask_file(folder: Path, data: Path, out: Path, options: MaskOptions) -> Repo
         done = resume(partial, state, run_key(folder, data, options))
         resumed = done.lines
         _work(masker, folder, data, partial, state, done, options)
+        if not done.rows:
+            raise no_rows(data)
     except FormatError:  # the row must be mended first, and then the data is another file
         partial.unlink(missing_ok=True)
         state.unlink(missing_ok=True)

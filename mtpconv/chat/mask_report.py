@@ -14,7 +14,7 @@ def mask_report(folder: Path, out: Path, done: Progress, resumed: int) -> Report
             "error",
             f"row {row}: {reason}",
             name=f"row {row}",
-            hint=_hint(reason),
+            hint=hint_for(reason),
         )
         for row, reason in done.listed
     ]
@@ -60,7 +60,8 @@ def mask_report(folder: Path, out: Path, done: Progress, resumed: int) -> Report
     )
 
 
-def _hint(reason: str) -> str:
+def hint_for(reason: str) -> str:
+    """What may help a row that was refused; empty if nothing is known."""
     if "a later message changes" in reason or "when it is last" in reason:
         return "--on-mismatch expand makes one sample per turn"
     if "does not begin with the inference prompt" in reason:

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+Places = NDArray[np.int64]
 _SHORT = re.compile(r'["\\/\x00-\x1f\x7f]+')
 _OF_ESCAPES = "\\u0123456789abcdefABCDEF"
 _COMMON = b" etaoinshrdlucmfwypvbgkjqxz0123456789ETAOINSHRDLUCMFWYPVBGKJQXZ"
@@ -51,6 +52,9 @@ class Prefilter:
         for text in (*self._needles, _OF_ESCAPES):
             units[np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")] = True
         self._units = units
+        digits = {f"{unit:04x}"[0] for unit in np.flatnonzero(units).tolist()}
+        self._first_digits = np.zeros(256, bool)
+        self._first_digits[[ord(d) for digit in digits for d in {digit, digit.upper()}]] = True
 
     @cached_property
     def _anchors(self) -> Sequence[_Anchor]:
@@ -62,13 +66,13 @@ class Prefilter:
             grouped.setdefault((raw[at], beside, other), []).append((raw, at))
         return [_Anchor(*key, tuple(found)) for key, found in grouped.items()]
 
-    def candidates(self, block: bytes) -> NDArray[np.int64]:
+    def candidates(self, block: bytes) -> Places:
         """Byte positions in `block`, in each line that can hold a token at least one; sorted."""
         if not block:
             return np.empty(0, np.int64)
         raw = np.frombuffer(block, np.uint8)
-        found = [self._escapes(block, raw)]
-        where: dict[int, NDArray[np.int64]] = {}
+        found = [self._escapes(raw)]
+        where: dict[int, Places] = {}
         for anchor in self._anchors:
             if anchor.byte not in where:
                 where[anchor.byte] = np.flatnonzero(raw == anchor.byte)
@@ -76,26 +80,30 @@ class Prefilter:
             beside = at + anchor.beside
             inside = (beside >= 0) & (beside < len(raw))
             at = at[inside][raw[beside[inside]] == anchor.other]
-            hits = [
-                place
-                for place in at.tolist()
-                if any(block.startswith(n, max(place - off, 0)) for n, off in anchor.needles)
-            ]
-            found.append(np.array(hits, np.int64))
+            found += [_all_of(needle, at - off, raw) for needle, off in anchor.needles]
         return np.sort(np.concatenate(found))
 
-    def _escapes(self, block: bytes, raw: NDArray[np.uint8]) -> NDArray[np.int64]:
+    def _escapes(self, raw: NDArray[np.uint8]) -> Places:
         r"""Where `\uXXXX` spells a character of a needle. `\\u` counts as well: text in text."""
-        if b"\\u" not in block:
-            return np.empty(0, np.int64)
         at = np.flatnonzero(raw == ord("\\"))
         at = at[at + 5 < len(raw)]
         at = at[raw[at + 1] == ord("u")]
+        at = at[self._first_digits[raw[at + 2]]]  # most of another script's go by this
         code = np.zeros(len(at), np.int32)
         for step in range(2, 6):
             code = code * 16 + _HEX[raw[at + step]]
-        kept: NDArray[np.int64] = at[self._units[np.clip(code, 0, 0xFFFF)] & (code >= 0)]
+        kept: Places = at[self._units[np.clip(code, 0, 0xFFFF)] & (code >= 0)]
         return kept
+
+
+def _all_of(needle: bytes, starts: Places, raw: NDArray[np.uint8]) -> Places:
+    """Those of `starts` where all of a needle stands, a byte at a time."""
+    left = starts[(starts >= 0) & (starts + len(needle) <= len(raw))]
+    for at, byte in enumerate(needle):
+        if not len(left):
+            break
+        left = left[raw[left + at] == byte]
+    return left
 
 
 def _hex_table() -> NDArray[np.int32]:

@@ -1,5 +1,6 @@
 """Render chat templates exactly as transformers does, with limits a template cannot pass."""
 
+import contextlib
 import json
 import os
 import select
@@ -16,8 +17,10 @@ from typing import Any, Self
 from mtpconv.chat.messages import Messages, normalize
 from mtpconv.errors import MtpconvError
 
-SECONDS = 10.0
+SECONDS = 5.0
 """For one rendering. The longest published template takes milliseconds."""
+_PATIENCE = 2
+"""Renderings of one call that may hang before the rest are given up."""
 LIMIT = 32 << 20
 """Characters of one rendering."""
 OLDEST_JINJA = (3, 1, 6)
@@ -69,6 +72,7 @@ class Renderer:
         self._seconds = seconds
         self._limit = limit
         self._process: subprocess.Popen[bytes] | None = None
+        self._rest = b""
 
     def __enter__(self) -> Self:
         return self
@@ -82,15 +86,25 @@ class Renderer:
         self.close()
 
     def render(self, jobs: Sequence[Job]) -> list[Rendered]:
-        """All of `jobs`, in order. One that hangs is stopped by itself, the others still run."""
-        if not jobs:
-            return []
-        answer = self._ask([self._request(job) for job in jobs], self._seconds * len(jobs))
-        if answer is not None:
-            return [_rendered(each) for each in answer]
-        if len(jobs) == 1:
-            return [Rendered("", kind="limit", error=f"it takes more than {self._seconds:g} s")]
-        return [each for job in jobs for each in self.render([job])]
+        """All of `jobs`, in order. One that hangs is stopped by itself, the others still run.
+
+        After two that hang the rest of this call are not tried.
+        """
+        done: list[Rendered] = []
+        failures: list[Rendered] = []
+        while len(done) < len(jobs):
+            if len(failures) == _PATIENCE:
+                done.append(failures[-1])
+                continue
+            rest = jobs[len(done) :]
+            self._send([self._request(job) for job in rest])
+            for _ in rest:
+                answer = self._answer()
+                done.append(_rendered(answer))
+                if answer.get("kind") == "limit" and self._process is None:
+                    failures.append(done[-1])
+                    break
+        return done
 
     def one(self, job: Job) -> Rendered:
         """A single rendering."""
@@ -98,7 +112,9 @@ class Renderer:
 
     def names(self) -> list[str]:
         """Variables the template reads and does not set: what kwargs can reach."""
-        return self._ask("names", self._seconds) or []
+        self._send("names")
+        names: list[str] = self._answer().get("names", [])
+        return names
 
     def close(self) -> None:
         """End the process."""
@@ -110,6 +126,7 @@ class Renderer:
                 pipe.close()
         self._process.wait()
         self._process = None
+        self._rest = b""
 
     def _request(self, job: Job) -> dict[str, Any]:
         return {
@@ -119,23 +136,32 @@ class Renderer:
             "variables": {**self.variables, **job.variables},
         }
 
-    def _ask(self, request: Any, seconds: float) -> list[Any] | None:
-        """The worker's answers; None if it had to be stopped or died."""
+    def _send(self, request: Any) -> None:
         process = self._process or self._start()
         assert process.stdin is not None
-        assert process.stdout is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # what it died of shows where it is read
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
-        except BrokenPipeError:
-            self.close()
-            return None
-        line = _read_line(process.stdout.fileno(), time.monotonic() + seconds)
-        if line is None:
-            self.close()
-            return None
-        answers: list[Any] = json.loads(line)
-        return answers
+
+    def _answer(self) -> dict[str, Any]:
+        """The next answer of the worker; it is ended if none comes in time."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        pipe, until = self._process.stdout.fileno(), time.monotonic() + self._seconds
+        parts = [self._rest]
+        while b"\n" not in parts[-1]:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                self.close()
+                return {"kind": "limit", "error": f"it takes more than {self._seconds:g} s"}
+            part = os.read(pipe, 1 << 20)
+            if not part:
+                self.close()
+                return {"kind": "limit", "error": "it ended the process that renders it"}
+            parts.append(part)
+        line, _, self._rest = b"".join(parts).partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def _start(self) -> subprocess.Popen[bytes]:
         require_jinja()
@@ -147,27 +173,18 @@ class Renderer:
             stderr=subprocess.DEVNULL,
         )
         assert self._process.stdin is not None
-        setup = {"template": self.template, "now": self.now, "limit": self._limit}
+        setup = {
+            "template": self.template,
+            "now": self.now,
+            "limit": self._limit,
+            "seconds": self._seconds,
+        }
         self._process.stdin.write(json.dumps(setup).encode() + b"\n")
         return self._process
 
 
-def _read_line(pipe: int, until: float) -> bytes | None:
-    parts = []
-    while True:
-        left = until - time.monotonic()
-        if left <= 0 or not select.select([pipe], [], [], left)[0]:
-            return None
-        part = os.read(pipe, 1 << 20)
-        if not part:
-            return None
-        parts.append(part)
-        if part.endswith(b"\n"):
-            return b"".join(parts)
-
-
 def _rendered(answer: dict[str, Any]) -> Rendered:
-    if "error" in answer:
+    if "kind" in answer:
         return Rendered("", kind=answer["kind"], error=answer["error"])
     blocks = tuple((start, end, whole) for start, end, whole in answer["blocks"])
     return Rendered(answer["text"], blocks)

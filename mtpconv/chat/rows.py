@@ -1,6 +1,7 @@
 """Conversations from a JSONL file, one a line, with the number of the line that is wrong."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from mtpconv.chat.messages import Messages
 from mtpconv.errors import FormatError
 
+_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _FORM = 'a row is {"messages": [{"role": ..., "content": ...}, ...]}, or such a list alone'
 
 
@@ -24,10 +26,14 @@ class Row:
 
 def read_rows(path: Path) -> Iterator[Row]:
     """The rows of `path`. Raises FormatError with the row number at the first that is no row."""
+    empty = True
     with open_data(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
+                empty = False
                 yield parse_row(path.name, number, line)
+    if empty:
+        raise no_rows(path)
 
 
 def open_data(path: Path) -> Any:
@@ -45,10 +51,7 @@ def parse_row(name: str, number: int, line: bytes) -> Row:
     `tools` and `chat_template_kwargs` go to the template; tools may be JSON text, as data sets
     keep them. Raises FormatError (`data/row`) naming the row.
     """
-    try:
-        body = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise bad_row(name, number, f"not JSON ({error})") from error
+    body = parse_line(name, number, line)
     if isinstance(body, list):
         body = {"messages": body}
     messages = body.get("messages") if isinstance(body, dict) else None
@@ -57,6 +60,9 @@ def parse_row(name: str, number: int, line: bytes) -> Row:
     for at, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise bad_row(name, number, f"messages[{at}] has no role")
+        calls = message.get("tool_calls") or []
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+            raise bad_row(name, number, f"tool_calls of messages[{at}] is no list of objects")
     tools = body.get("tools")
     if isinstance(tools, str):
         try:
@@ -69,6 +75,26 @@ def parse_row(name: str, number: int, line: bytes) -> Row:
     if not isinstance(kwargs, dict):
         raise bad_row(name, number, "chat_template_kwargs is not an object")
     return Row(number, messages, tools or None, kwargs)
+
+
+def parse_line(name: str, number: int, line: bytes) -> Any:
+    """One line as JSON in UTF-8. Raises FormatError (`data/row`) naming the row."""
+    try:
+        body = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        if _SURROGATE.search(line):  # half a pair is no character: no tokenizer takes it
+            json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise bad_row(name, number, "an escape is half of a surrogate pair") from error
+    except UnicodeDecodeError as error:
+        raise bad_row(name, number, f"not UTF-8 (byte {error.start:,} of the line)") from error
+    except (ValueError, RecursionError) as error:
+        raise bad_row(name, number, f"not JSON ({error})") from error
+    return body
+
+
+def no_rows(path: Path) -> FormatError:
+    """The error for a file in which nothing can be checked."""
+    return FormatError("data/row", f"{path.name}: no rows in it", _FORM)
 
 
 def bad_row(name: str, number: int, why: str) -> FormatError:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mtpconv.chat.prefilter import Prefilter
-from mtpconv.chat.rows import bad_row, open_data
+from mtpconv.chat.rows import bad_row, no_rows, open_data, parse_line
 
 BLOCK = 16 << 20
 KEPT = 10_000
@@ -47,8 +47,8 @@ class Scan:
 def scan_file(path: Path, tokens: Collection[str]) -> Scan:
     """Search every text of `path` that a template can see, keys and roles included.
 
-    Tokens of white space only are not searched. Raises FormatError naming the row if a line that
-    may hold a token is not JSON.
+    Tokens of white space only are not searched. Raises FormatError naming the row if the first
+    line, or one that may hold a token, is not JSON in UTF-8.
     """
     wanted = [token for token in tokens if token.strip()]
     if not wanted:
@@ -59,6 +59,11 @@ def scan_file(path: Path, tokens: Collection[str]) -> Scan:
     counts: Counter[str] = Counter()
     row, nbytes = 1, 0
     for block in _blocks(path):
+        if b"\0" in block:  # UTF-16 would hide every token from a search over bytes
+            number = row + block.count(b"\n", 0, block.index(b"\0"))
+            raise bad_row(path.name, number, "a zero byte; JSON lines are UTF-8")
+        if row == 1:
+            parse_line(path.name, 1, block.partition(b"\n")[0].strip() or b"0")
         for at, line in _lines(block, prefilter):
             number = row + at
             for hit in row_hits(path.name, number, line, pattern):
@@ -67,7 +72,9 @@ def scan_file(path: Path, tokens: Collection[str]) -> Scan:
                     hits.append(hit)
         row += block.count(b"\n")
         nbytes += len(block)
-    last = 0 if not nbytes or block.endswith(b"\n") else 1
+    if not nbytes:
+        raise no_rows(path)
+    last = 0 if block.endswith(b"\n") else 1
     return Scan(tuple(hits), dict(counts), row - 1 + last, nbytes)
 
 
@@ -109,10 +116,7 @@ def row_hits(name: str, number: int, line: bytes, pattern: re.Pattern[str]) -> I
     """Every token in one line, by parsing it: the definition of what a hit is."""
     if not line.strip():
         return
-    try:
-        body = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise bad_row(name, number, f"not JSON ({error})") from error
+    body = parse_line(name, number, line)
     if isinstance(body, dict):
         parts = [(key, body[key]) for key in _RENDERED if key in body]
     else:

@@ -1,37 +1,47 @@
 """`chat show`: the effective template per engine, and a conversation with what is trained in it."""
 
-import html
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 from mtpconv.chat.check import ChatOptions
-from mtpconv.chat.ends import ends_of
+from mtpconv.chat.ends import ends_of, marks_by_looks
 from mtpconv.chat.folder import open_chat
 from mtpconv.chat.mask import Marked, OnMismatch, Refused, mark_row
+from mtpconv.chat.mask_report import hint_for
 from mtpconv.chat.probes import DIALOGUE
-from mtpconv.chat.render import Renderer
+from mtpconv.chat.render import Job, Renderer
 from mtpconv.chat.rows import Row, read_rows
 from mtpconv.chat.sources import ENGINES, NAMES, effective, template_for
 from mtpconv.chat.tokens import read_tokens
 from mtpconv.errors import FormatError
-from mtpconv.inventory.visible import visible
-
-_TRAINED, _PLAIN, _BOLD, _OFF = "\x1b[30;42m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What there is to look at: lines on the templates, and texts with their trained spans.
 
-    `refused` says why a row has no mask.
+    `refused` says why a row has no mask; its text is there all the same, if it has any, with
+    nothing trained. `tokens` are those cut out of a text before all else.
     """
 
     title: str
     templates: tuple[tuple[str, str], ...]
     texts: tuple[Marked, ...]
+    tokens: tuple[str, ...]
     refused: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a text that looks the same all along."""
+
+    text: str
+    trained: bool
+    token: bool
 
 
 def show(folder: Path, options: ChatOptions, row: int | None, on_mismatch: OnMismatch) -> Shown:
@@ -48,17 +58,32 @@ def show(folder: Path, options: ChatOptions, row: int | None, on_mismatch: OnMis
     templates = []
     for engine in ENGINES:
         known = effective(files, engine)
-        lines = [f"{source} ({len(t.splitlines()):,} lines)" for source, t in known.values()]
+        lines = [f"{source} ({_lines(text)})" for source, text in known.values()]
         templates.append((NAMES[engine], ", ".join(lines) or "none"))
     variables = {**files.special_tokens, **options.kwargs}
-    title = f"row {talk.number} of {options.data}" if options.data else "a built-in conversation"
+    title = (
+        f"row {talk.number} of {options.data.name}" if options.data else "a built-in conversation"
+    )
     with Renderer(found[1], variables, options.now) as renderer:
         ends = ends_of(read_tokens(files), renderer)
         try:
             texts, refused = tuple(mark_row(renderer, talk, ends, on_mismatch)), ""
         except Refused as why:
-            texts, refused = (), str(why)
-    return Shown(title, tuple(templates), texts, refused)
+            whole = renderer.one(Job(talk.messages, False, talk.tools, talk.kwargs)).text
+            texts, refused = ((Marked(whole, ()),) if whole else ()), str(why)
+    hint = hint_for(refused)
+    return Shown(title, tuple(templates), texts, ends.added or _looks(texts), refused, hint)
+
+
+def _lines(text: str) -> str:
+    count = len(text.splitlines())
+    return f"{count:,} line{'' if count == 1 else 's'}"
+
+
+def _looks(texts: tuple[Marked, ...]) -> tuple[str, ...]:
+    """What looks like a token, where no tokenizer says so."""
+    found = {token for text in texts for token in marks_by_looks().pattern.findall(text.text)}
+    return tuple(sorted(found))
 
 
 def _row(data: Path, number: int) -> Row:
@@ -68,76 +93,17 @@ def _row(data: Path, number: int) -> Row:
     return found
 
 
-def _pieces(text: Marked) -> Iterator[tuple[bool, str]]:
-    """The text cut at the spans' edges: trained or not, and what it says."""
-    at = 0
-    for start, end in text.spans:
-        yield False, text.text[at:start]
-        yield True, text.text[start:end]
-        at = end
-    yield False, text.text[at:]
-
-
-def show_text(shown: Shown, *, colour: bool) -> str:
-    """For a terminal; without colour, trained text stands in ⟦brackets⟧."""
-    wide = max(len(name) for name, _ in shown.templates)
-    lines = [f"chat show  {shown.title}", ""]
-    lines += [f"  {name:<{wide}}  {source}" for name, source in shown.templates]
-    if shown.refused:
-        lines += ["", f"REFUSED  {shown.refused}"]
-    for number, text in enumerate(shown.texts, 1):
-        count = len(shown.texts)
-        head = f"sample {number} of {count}, turn {text.turn}" if count > 1 else ""
-        lines += ["", head] if head else [""]
-        lines.append("".join(_painted(trained, t, colour) for trained, t in _pieces(text)))
-    trained = f"{_TRAINED}this{_OFF}" if colour else "⟦this⟧"
-    if shown.texts:
-        lines += ["", f"{trained} is trained, the rest is given."]
-    return "\n".join(lines)
-
-
-def _painted(trained: bool, text: str, colour: bool) -> str:
-    if not text:
-        return ""
-    safe = "\n".join(visible(line) for line in text.split("\n"))
-    if not colour:
-        return f"⟦{safe}⟧" if trained else safe
-    code = _TRAINED if trained else _PLAIN
-    # A colour that runs over a line end would paint the terminal's whole width.
-    return "\n".join(f"{code}{line}{_OFF}" if line else line for line in safe.split("\n"))
-
-
-def show_html(shown: Shown) -> str:
-    """The same as one page."""
-    rows = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(source)}</td></tr>"
-        for name, source in shown.templates
-    )
-    body = (
-        _html_texts(shown.texts) if shown.texts else f"<p>Refused: {html.escape(shown.refused)}</p>"
-    )
-    title = html.escape(f"chat show: {shown.title}")
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-        "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;"
-        "padding:0 1rem}pre{white-space:pre-wrap;border:1px solid #8888;border-radius:6px;"
-        "padding:1rem;color:#777}mark{background:#b7f0c0;color:#000}th{text-align:left;"
-        "padding-right:1rem}</style>"
-        f"<h1>{title}</h1><table>{rows}</table>{body}"
-        "<p><mark>Marked</mark> text is trained, the rest is given.</p></html>\n"
-    )
-
-
-def _html_texts(texts: Sequence[Marked]) -> str:
-    parts = []
-    for text in texts:
-        head = f"<h2>turn {text.turn}</h2>" if text.turn else ""
-        said = "".join(
-            f"<mark>{_safe(t)}</mark>" if trained else _safe(t) for trained, t in _pieces(text)
-        )
-        parts.append(f"{head}<pre>{said}</pre>")
-    return "".join(parts)
-
-
-def _safe(text: str) -> str:
-    return html.escape("\n".join(visible(line) for line in text.split("\n")))
+def pieces(text: Marked, tokens: tuple[str, ...]) -> Iterator[Piece]:
+    """A text cut at the edges of its spans and of its tokens."""
+    longest_first = sorted((t for t in tokens if t.strip()), key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+    edges = {0, len(text.text), *(edge for span in text.spans for edge in span)}
+    at_tokens = {m.span() for m in pattern.finditer(text.text)} if pattern else set()
+    edges.update(edge for span in at_tokens for edge in span)
+    inside = iter([*text.spans, (len(text.text), len(text.text))])
+    start, end = next(inside)
+    ordered = sorted(edges)
+    for begin, stop in pairwise(ordered):
+        if begin >= end:
+            start, end = next(inside, (stop, stop))
+        yield Piece(text.text[begin:stop], start <= begin < end, (begin, stop) in at_tokens)

@@ -40,6 +40,10 @@ def _ends(tokens: Tokens) -> Iterator[ChatFinding]:
     if eos is not None and tokens.id_of(eos) is None and tokens.texts:
         message = f"eos_token {eos} of tokenizer_config.json is in no vocabulary"
         yield ChatFinding("chat/eos-unknown", "error", message)
+    for name, ids in said.items():
+        if not ids and name != "tokenizer_config.json":
+            message = f"{name}: eos_token_id names no id"
+            yield ChatFinding("chat/eos-unknown", "error", message, name=name)
     decides = "generation_config.json" if "generation_config.json" in said else "config.json"
     rule = said.get(decides)
     if not rule:

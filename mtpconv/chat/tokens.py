@@ -110,7 +110,7 @@ def stop_ids(tokens: Tokens) -> dict[str, set[int]]:
         value = config.get("eos_token_id")
         ids = value if isinstance(value, list) else [value]
         if value is not None:
-            found[name] = {id for id in ids if isinstance(id, int)}
+            found[name] = {id for id in ids if type(id) is int}  # true is no id
     return found
 
 

@@ -1,9 +1,10 @@
 """The process that runs an untrusted chat template: Jinja's sandbox, and limits outside it.
 
 Started by its path with `python -I`, so it imports nothing of this package. It reads one JSON
-request a line from stdin and writes one JSON answer a line to stdout. The environment is the one
-transformers renders with (`render_jinja_template`, 5.x): blocks trimmed, loop controls, its
-`tojson`, `strftime_now`, `raise_exception`, and `{% generation %}` blocks tracked as it does.
+request a line from stdin, a list of renderings, and writes a line to stdout for each of them. The
+environment is the one transformers renders with (`render_jinja_template`, 5.x): blocks trimmed,
+loop controls, its `tojson`, `strftime_now`, `raise_exception`, and `{% generation %}` blocks
+tracked as it does.
 """
 
 import json
@@ -164,7 +165,7 @@ def failure(error: Exception, limit: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer requests until stdin ends. The first line holds template, clock and limit."""
+    """Answer requests until stdin ends. The first line holds template, clock and limits."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     setup = json.loads(sys.stdin.readline())
@@ -176,11 +177,24 @@ def main() -> None:
     for line in sys.stdin:
         jobs = json.loads(line)
         if jobs == "names":
-            answers: Any = [] if broken else names(setup["template"])
-        else:
-            answers = [broken or render(template, job, setup["limit"]) for job in jobs]
-        sys.stdout.write(json.dumps(answers) + "\n")
-        sys.stdout.flush()
+            say({"names": [] if broken else names(setup["template"])})
+            continue
+        for job in jobs:
+            limit_time(setup["seconds"])
+            say(broken or render(template, job, setup["limit"]))
+
+
+def say(answer: dict[str, Any]) -> None:
+    """Write one answer."""
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def limit_time(seconds: float) -> None:
+    """The kernel ends a rendering that outlives a parent which cannot end it any more."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    until = int(used.ru_utime + used.ru_stime + seconds) + 2
+    resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ from mtpconv.cli.common import (
     Reports,
     Strict,
     could_not_check,
+    report_files,
     run,
+    write_texts,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +78,10 @@ def check(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """Template and tokenizer of CKPT: an HF folder, our Megatron folder, or *.jinja files."""
+    """Whether training and serving see the same text and tokens.
+
+    CKPT is an HF folder, a Megatron one that mtpconv wrote, a .jinja file, or a folder of them.
+    """
 
     def work() -> "Report":
         from mtpconv.chat.check import check_in_detail, lone_templates
@@ -124,7 +129,10 @@ def mask(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """Token ids and loss mask of every answer in FILE, for any template; resumable."""
+    """Token ids and loss mask of every answer in FILE.
+
+    For any template. Ended half-way, the same command goes on from there.
+    """
 
     def work() -> "Report":
         from mtpconv.chat.kwargs import parse_date, parse_kwargs
@@ -149,7 +157,10 @@ def scan(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """Special tokens inside the texts of FILE, with row, path and byte offset."""
+    """Special tokens inside the texts of FILE.
+
+    Each with its row, path and byte offset.
+    """
 
     def work() -> "Report":
         from mtpconv.chat.scan_report import scan_lines, scan_report
@@ -176,14 +187,18 @@ def show(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """The template each engine uses, and one conversation with what is trained in colour."""
+    """One conversation, with what is trained in colour.
+
+    And which template each engine uses. A built-in conversation without --data.
+    """
     try:
         from mtpconv.chat.show import show as look
-        from mtpconv.chat.show import show_html, show_text
+        from mtpconv.chat.show_html import show_html
+        from mtpconv.chat.show_text import show_text
 
+        files = report_files(None, page)
         shown = look(ckpt, _options(engine, kwargs, now, data), row, on_mismatch.value)
-        if page is not None:
-            page.write_text(show_html(shown), encoding="utf-8")
+        write_texts(files, lambda _: show_html(shown))
         print(show_text(shown, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     except Exception as error:
         could_not_check("chat show", error, Format.text, debug=debug)

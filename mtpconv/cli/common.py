@@ -258,16 +258,22 @@ def report_files(reports: list[Path] | None, html: Path | None) -> list[tuple[Pa
 
 def write_reports(report: "Report", files: list[tuple[Path, str]], *, strict: bool) -> None:
     """Write each report whole. Raises OutputError where the disk refuses."""
+    if files:
+        from mtpconv.inventory.render import render
+
+        write_texts(files, lambda kind: render(report, kind, strict=strict))
+
+
+def write_texts(files: list[tuple[Path, str]], text_of: "Callable[[str], str]") -> None:
+    """Write a text by its kind to each file, whole. Raises OutputError where the disk refuses."""
     if not files:
         return
     from mtpconv.convert.disk_error import output_error
     from mtpconv.convert.publish import replace_bytes
-    from mtpconv.inventory.render import render
 
     for path, kind in files:
-        text = render(report, kind, strict=strict)
         try:
-            replace_bytes(path, f"{text}\n".encode())
+            replace_bytes(path, f"{text_of(kind)}\n".encode())
         except OSError as error:
             raise output_error(error, path) from error
 

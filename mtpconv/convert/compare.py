@@ -139,6 +139,8 @@ def sidecar_findings(
                 continue
             if name == INDEX and _is_index_of(source, came, dropped):
                 message = "the index came back with its true total_size or entries"
+                if source.quantised:
+                    message = f"the index came back without the {len(source.quantised):,} scales"
                 if dropped:
                     message = f"the index came back without what was left out ({len(dropped):,})"
                 yield Finding("index/mended", "info", message)
@@ -150,7 +152,10 @@ def sidecar_findings(
 def config_findings(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[Finding]:
     """Each key of config.json that is written otherwise than in the source."""
     for words in changes_in_words(config, changes):
-        yield Finding("config/changed", "info", f"config.json: {words}", name=CONFIG)
+        plain = words.endswith("quantization_config removed")
+        hint = "the weights are plain now; mcore2hf --fp8-like HF_DIR quantises them again"
+        message = f"config.json: {words}"
+        yield Finding("config/changed", "info", message, name=CONFIG, hint=hint if plain else "")
 
 
 def _is_index_of(source: HfCheckpoint, index: Path, dropped: frozenset[str]) -> bool:

@@ -141,7 +141,7 @@ _ROWS = (
         "chat/no-pyarrow", ("stop",),
         "pyarrow is not installed.",
         "An .arrow output cannot be written.",
-        "pip install pyarrow, or name the output .jsonl.",
+        "pip install 'mtpconv[arrow]', or name the output .jsonl.",
     ),
     Row(
         "chat/no-sidecars", ("stop",),
@@ -817,7 +817,8 @@ _ROWS = (
     ),
     Row(
         "index/mended", ("info",),
-        "The index came back with its true total_size or entries.",
+        "The index came back with its true total_size or entries, or without scales that were"
+        " folded in and tensors that were left out.",
         _NOTHING,
         "Nothing to do.",
     ),
@@ -1173,9 +1174,11 @@ _ROWS = (
     ),
     Row(
         "parity/shape", ("stop",),
-        "A stored tensor has another shape than the parameter megatron-core builds.",
+        "A stored tensor has another shape than the parameter megatron-core builds, or the two"
+        " checkpoints are of different sizes.",
         "A training job would refuse the checkpoint.",
-        "Check the arguments the checkpoint was saved with against config.json.",
+        "Check that both are the same model, and the arguments the checkpoint was saved with"
+        " against config.json.",
     ),
     Row(
         "parity/too-old", ("stop",),
@@ -1440,6 +1443,12 @@ _ROWS = (
         "An option or argument is missing, unknown or has a value that is none of its own.",
         "Nothing was run.",
         "The command's --help lists them.",
+    ),
+    Row(
+        "usage/order", ("stop",),
+        "parity was given the Megatron checkpoint first.",
+        "Nothing was run.",
+        "The HuggingFace folder comes first.",
     ),
     Row(
         "usage/output", ("stop",),

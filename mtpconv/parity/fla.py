@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 
-def install() -> None:
+def install(device: str = "cpu") -> None:
     """Put the stand-ins into megatron's modules, for the life of this process.
 
-    Does nothing where FLA is there. megatron must be importable.
+    Does nothing where FLA is there and can be used. megatron must be importable.
     """
     from megatron.core.ssm import gated_delta_net as package
 
-    if package.HAVE_FLA:
+    if package.HAVE_FLA and device == "cuda":
         return
     # One module up to 0.18, a package of several from 0.19 on.
     inner = [getattr(package, name, None) for name in ("common", "gdn")]

@@ -16,7 +16,7 @@ from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.errors import FormatError
 from mtpconv.mappings.registry import Family
 from mtpconv.parity.same_model import same_model
-from mtpconv.parity.stream import Fill, Record, still_empty, streamed, to_meta
+from mtpconv.parity.stream import Fill, still_empty, to_meta
 from mtpconv.parity.tensors import hf_tensor
 
 Config = dict[str, Any]
@@ -161,20 +161,6 @@ def parts_of(shell: Any) -> dict[str, nn.Module]:
 def norm_name(decoder: Any) -> str:
     """What a decoder calls its final norm."""
     return "norm_f" if hasattr(decoder, "norm_f") else "norm"
-
-
-@contextmanager
-def streaming(
-    shell: Any,
-    parts: dict[str, nn.Module],
-    hf: HfCheckpoint,
-    record: Record,
-    device: str,
-    dtype: torch.dtype,
-) -> Iterator[None]:
-    """Within, the shell's `parts` take their weights from the folder while they run."""
-    with streamed(parts, filler(shell, hf, device, dtype), record):
-        yield
 
 
 def filler(shell: Any, hf: HfCheckpoint, device: str, dtype: torch.dtype) -> Fill:

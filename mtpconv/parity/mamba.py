@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 
-def install() -> None:
+def install(device: str = "cpu") -> None:
     """Put the stand-ins into megatron's modules, for the life of this process.
 
-    Does nothing where mamba_ssm is there. Raises ImportError where megatron has no Mamba mixer.
+    Does nothing where mamba_ssm is there and can be used. Raises ImportError where megatron has no
+    Mamba mixer.
     """
     from megatron.core.ssm import mamba_context_parallel, mamba_mixer
 
-    if mamba_mixer.HAVE_MAMBA_SSM:
+    if mamba_mixer.HAVE_MAMBA_SSM and device == "cuda":
         return
     values = {
         "HAVE_MAMBA_SSM": True,

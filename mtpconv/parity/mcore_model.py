@@ -61,16 +61,18 @@ def megatron_world(device: str) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def build_model(settings: Settings, config: Config, own: OwnLayers | None = None) -> Any:
+def build_model(
+    settings: Settings, config: Config, device: str, own: OwnLayers | None = None
+) -> Any:
     """The model with every weight on the meta device; RoPE frequencies and the like are real.
 
-    `own` is what it needs beyond stock GPTModel, by the HF `config`.
+    `device` is where it will run; `own` is what it needs beyond stock GPTModel, by the HF `config`.
     """
     if "hybrid_layer_pattern" in settings.model:
-        return _hybrid_model(settings)
+        return _hybrid_model(settings, device)
     from megatron.core.models.gpt import GPTModel
 
-    layer_spec, mtp_spec = _specs(settings.config)
+    layer_spec, mtp_spec = _specs(settings.config, device)
     if own is not None:
         own.specs(layer_specs(layer_spec), config)
         if mtp_spec is not None:
@@ -89,14 +91,14 @@ def build_model(settings: Settings, config: Config, own: OwnLayers | None = None
     return model.eval().requires_grad_(False)
 
 
-def _hybrid_model(settings: Settings) -> Any:
+def _hybrid_model(settings: Settings, device: str) -> Any:
     """A HybridModel: which kind of layer stands where, its pattern says, MTP stacks included."""
     try:
         from megatron.core.models.hybrid.hybrid_layer_specs import hybrid_stack_spec
         from megatron.core.models.hybrid.hybrid_model import HybridModel
     except ImportError as error:
         raise too_old("has no HybridModel with MTP layers") from error
-    mamba.install()
+    mamba.install(device)
     with torch.device("meta"):
         model = HybridModel(
             config=settings.config,
@@ -109,7 +111,7 @@ def _hybrid_model(settings: Settings) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def _specs(config: Any) -> tuple[Any, Any]:
+def _specs(config: Any, device: str) -> tuple[Any, Any]:
     """The layer spec and the MTP spec (None without MTP layers) that a training job would take."""
     from megatron.core.models.gpt.gpt_layer_specs import (
         get_gpt_decoder_block_spec,
@@ -118,7 +120,7 @@ def _specs(config: Any) -> tuple[Any, Any]:
     )
 
     if getattr(config, "experimental_attention_variant", None) is not None:
-        layer = _variant_spec(config)
+        layer = _variant_spec(config, device)
     elif config.num_moe_experts is None:
         layer = get_gpt_layer_with_transformer_engine_spec(
             qk_layernorm=config.qk_layernorm, multi_latent_attention=config.multi_latent_attention
@@ -132,13 +134,13 @@ def _specs(config: Any) -> tuple[Any, Any]:
     return layer, get_gpt_mtp_block_spec(config, layer, use_transformer_engine=True)
 
 
-def _variant_spec(config: Any) -> Any:
+def _variant_spec(config: Any, device: str) -> Any:
     """The block spec of an attention variant. The dispatcher of 0.16 and 0.17 lacks `dsa`."""
     from megatron.core.models.gpt import experimental_attention_variant_module_specs as specs
 
     build = specs.get_transformer_block_with_experimental_attention_variant_spec
     if config.experimental_attention_variant == "gated_delta_net":
-        fla.install()
+        fla.install(device)
     if config.experimental_attention_variant != "dsa":
         return build(config)
 

@@ -10,11 +10,11 @@ from torch.utils._pytree import tree_map
 
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.parity.hf_mtp import build_mtp_layer, shifted
-from mtpconv.parity.hf_side import Config, body, build_shell, parts_of, streaming
+from mtpconv.parity.hf_side import Config, body, build_shell, filler, parts_of
 from mtpconv.parity.mtp.table import mtp_style
 from mtpconv.parity.numbers import StateNumbers, compare_states
 from mtpconv.parity.select import Selection
-from mtpconv.parity.stream import Call, passed_by
+from mtpconv.parity.stream import Call, passed_by, streamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def run_hf(
     with (
         torch.no_grad(),
         passed_by(parts, skipped),
-        streaming(shell, kept, hf, record, device, dtype),
+        streamed(kept, filler(shell, hf, device, dtype), record),
     ):
         body(shell)(input_ids=ids.to(device), use_cache=False)
         in_front, last = list(done.states.values())[-2:]

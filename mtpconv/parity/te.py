@@ -105,21 +105,11 @@ class RMSNorm(_Module):
 
 
 class LayerNorm(RMSNorm):
-    """`weight [hidden_size]`, `bias [hidden_size]`."""
+    """`weight [hidden_size]`, `bias [hidden_size]`; made as RMSNorm is."""
 
-    def __init__(
-        self,
-        normalized_shape: int = 0,
-        eps: float = 1e-5,
-        sequence_parallel: bool = False,
-        params_dtype: torch.dtype = torch.float32,
-        zero_centered_gamma: bool = False,
-        device: Any = "cpu",
-        hidden_size: int | None = None,
-    ) -> None:
-        size = normalized_shape if hidden_size is None else hidden_size
-        super().__init__(size, eps, sequence_parallel, params_dtype, zero_centered_gamma, device)
-        self.bias = _zeros(size, params_dtype, device)
+    def __init__(self, *sizes: Any, **how: Any) -> None:
+        super().__init__(*sizes, **how)
+        self.bias = nn.Parameter(torch.zeros_like(self.weight))
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., H]` to `[..., H]`."""

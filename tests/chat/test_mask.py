@@ -251,17 +251,3 @@ def test_ctrl_c_gives_130_and_keeps_what_is_done(tmp_path: Path) -> None:
     assert b"Traceback" not in said
     assert (tmp_path / "o.jsonl.partial.json").exists()
     assert not (tmp_path / "o.jsonl").exists()
-
-
-def test_show(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "m")
-    data = write_rows(tmp_path / "d.jsonl", rows(2))
-    page = tmp_path / "p.html"
-    words = ["chat", "show", str(folder), "--data", str(data), "--row", "2", "--html", str(page)]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0
-    assert "<|im_start|>assistant\n⟦answer 1<|im_end|>⟧" in done.stdout
-    assert "<mark>answer 1&lt;|im_end|&gt;</mark>" in page.read_text()
-    assert CliRunner().invoke(app, ["chat", "show", str(folder)]).exit_code == 0
-    (folder / "chat_template.jinja").write_text(HEAD + STOP + THINK_IN_PROMPT)
-    assert CliRunner().invoke(app, words).exit_code == 1

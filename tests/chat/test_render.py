@@ -1,5 +1,10 @@
 """Rendering is transformers' own, and a template cannot do harm."""
 
+import json
+import signal
+import subprocess
+import sys
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -8,6 +13,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
+from mtpconv.chat import worker
 from mtpconv.chat.folder import open_chat
 from mtpconv.chat.probes import TOOL
 from mtpconv.chat.render import Job, Renderer
@@ -110,6 +116,27 @@ def test_goes_on_after_a_hang() -> None:
     with Renderer(slow, seconds=1) as renderer:
         found = renderer.render([Job(TALKS[0]), Job(TALKS[0][:1])])
         assert [each.text for each in found] == ["", "ok"]
+
+
+def test_two_hangs_are_enough() -> None:
+    """A template that never ends costs seconds, however many texts were asked for."""
+    loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    begun = time.monotonic()
+    with Renderer(loop, seconds=0.4) as renderer:
+        found = renderer.render([Job(TALKS[0])] * 40)
+    assert [each.kind for each in found] == ["limit"] * 40
+    assert time.monotonic() - begun < 12
+
+
+def test_a_renderer_that_lost_its_parent_ends() -> None:
+    setup = {"template": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}"
+             "{% endfor %}", "now": None, "limit": 9, "seconds": 0}  # fmt: skip
+    job = {"messages": [], "tools": None, "add_generation_prompt": False, "variables": {}}
+    lines = "".join(json.dumps(each) + "\n" for each in (setup, [job])).encode()
+    done = subprocess.run(
+        [sys.executable, "-I", worker.__file__], input=lines, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGXCPU
 
 
 def test_names_a_template_reads() -> None:

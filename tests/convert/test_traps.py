@@ -19,6 +19,7 @@ from mtpconv.inventory.report import Report
 from mtpconv.mappings import blocks
 from mtpconv.mappings.ops import Moves, concat
 from tests.fixtures import hf as fixture
+from tests.fixtures import hybrid
 from tests.fixtures.tamper import edit, set_config
 from tests.oracle.forward import logits
 from tests.oracle.model import build_model, megatron_world
@@ -88,6 +89,8 @@ def test_transformers_rewrites_the_gate_in_f32(tmp_path: Path, family: str) -> N
         report = roundtrip(folder, RoundTrip(check=True, keep=tmp_path / f"kept-{dtype}"))
         assert report.verdict == "pass", report.findings
         assert open_hf(tmp_path / f"kept-{dtype}/hf").tensors[gate].dtype == dtype
+        ours = open_mcore(tmp_path / f"kept-{dtype}/mcore/release").tensors
+        assert ours["decoder.layers.1.mlp.router.weight"].dtype == dtype
 
 
 def test_fp32_router_bias_collapses_in_bf16(tmp_path: Path) -> None:
@@ -119,14 +122,30 @@ def test_fp32_router_bias_collapses_in_bf16(tmp_path: Path) -> None:
     assert not (tmp_path / "bad").exists()
 
 
+def test_adding_and_removing_one_on_a_bf16_gamma_is_not_reversible(tmp_path: Path) -> None:
+    """In bf16 most small gammas would come back as another; through the round trip none does."""
+    gamma = (torch.arange(1, 17) * 0.0021).bfloat16()
+    assert ((gamma - 1) + 1 != gamma).sum() > 8
+
+    def small(tensors: Tensors) -> None:
+        for name in [name for name in tensors if name.endswith("linear_attn.norm.weight")]:
+            tensors[name] = gamma[: tensors[name].numel()].clone()
+
+    source = hybrid.make(tmp_path / "hf", "qwen3_next", 1)
+    edit(source, small)
+    assert roundtrip(source, RoundTrip(check=True)).verdict == "pass"
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_every_tensor_comes_back_in_its_own_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Norms, a gate and a bias in other dtypes than the rest: mixed as releases mix them."""
+    """Norms and gates in other dtypes than the rest, with values that bfloat16 cannot hold."""
+    more = 1 + torch.finfo(dtype).eps
 
     def mix(tensors: Tensors) -> None:
         for name in list(tensors):
             if name.endswith(("norm.weight", "gate.weight")):
-                tensors[name] = tensors[name].to(dtype)
+                tensors[name] = tensors[name].to(dtype) * more
+                assert not torch.equal(tensors[name].bfloat16().to(dtype), tensors[name])
 
     source = make(tmp_path / "hf", "deepseek_v3", 1)
     edit(source, mix)
@@ -249,7 +268,9 @@ def test_rope_settings_of_both_dialects_and_their_contradiction(tmp_path: Path) 
     assert not (tmp_path / "bad").exists()
 
 
-@pytest.mark.parametrize(("kind", "said"), [("longrope", True), ("llama3", False)])
+@pytest.mark.parametrize(
+    ("kind", "said"), [("longrope", True), ("llama3", False), ("linear", False)]
+)
 def test_a_rope_that_megatron_core_lacks_is_said(tmp_path: Path, kind: str, said: bool) -> None:
     source = make(tmp_path / "hf", "llama", rope_scaling={"rope_type": kind, "factor": 8.0})
     report = plan_report(plan_both(source, Way(), "auto"))
