@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,15 @@ def test_the_hooks_run_the_commands_they_name() -> None:
         if words[0] in COMMANDS:
             done = CliRunner().invoke(app, [*words, str(CHECKPOINT)])
             assert done.exit_code == 0, done.output
+
+
+def test_what_is_installed_is_what_gate_needs() -> None:
+    """A checkpoint with a chat template has no verdict without the extra `chat`."""
+    chat = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (gate,) = [hook for hook in HOOKS if hook["id"] == "mtpconv-gate"]
+    assert set(chat["chat"]) <= set(gate["additional_dependencies"])
+    (installed,) = re.findall(r"\$SOURCE\[([a-z,]+)\]", ACTION["runs"]["steps"][0]["run"])
+    assert {"chat", "hub"} <= set(installed.split(","))
 
 
 def test_pre_commit_takes_the_hooks() -> None:

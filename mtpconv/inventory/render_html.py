@@ -142,7 +142,8 @@ def _fact(of_check: bool, words: str) -> Markup:
     if not of_check or word not in _WORDS:
         return tag("dd", words)
     shown = "not run" if word == "-" else word.lower()
-    return tag("dd", tag("span", shown, class_=f"chip {_WORDS[word]}"), " ", rest.strip())
+    chip = tag("span", shown, class_=f"chip {_WORDS[word]}")
+    return tag("dd", chip, " ", tag("span", rest.strip()), class_="checked")
 
 
 def _footer() -> Markup:

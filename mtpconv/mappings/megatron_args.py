@@ -40,6 +40,8 @@ def common_args(config: Config, *, tied_by_default: bool = False) -> Args:
     if settings["rope_type"] not in ("default", "yarn", "deepseek_yarn"):
         args["use_rope_scaling"] = settings["rope_type"] == "llama3"
         args["rope_scaling_factor"] = number(settings, "factor", 1.0)
+    linear = settings["rope_type"] == "linear"
+    args["rotary_seq_len_interpolation_factor"] = number(settings, "factor") if linear else None
     return args
 
 

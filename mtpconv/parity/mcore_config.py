@@ -25,6 +25,10 @@ class Settings:
     model: dict[str, Any]
 
 
+# Of these None is an answer: the job ran without.
+_SWITCHES = ("window_size", "rotary_seq_len_interpolation_factor")
+
+
 def effective_args(expected: Args, checkpoint: McoreCheckpoint) -> Args:
     """The family's arguments, each replaced by the value the checkpoint was saved with."""
     stored = {name: checkpoint.argument(name) for name in expected}
@@ -34,10 +38,8 @@ def effective_args(expected: Args, checkpoint: McoreCheckpoint) -> Args:
         if value is not None and not isinstance(value, Inert)
     }
     args = (checkpoint.common or {}).get("args")
-    if isinstance(args, Inert) and args.get("window_size", ()) is None:
-        # Of this one None is an answer: the job ran without a window.
-        found["window_size"] = None
-    return found
+    stated = {name: args.get(name, ()) for name in _SWITCHES} if isinstance(args, Inert) else {}
+    return found | {name: None for name, value in stated.items() if value is None}
 
 
 # Megatron-LM's argument -> the config field (`core_transformer_config_from_args`).
@@ -59,6 +61,7 @@ _MODEL = {
     "untie_embeddings_and_output_weights",
     "use_rope_scaling",
     "rope_scaling_factor",
+    "rotary_seq_len_interpolation_factor",
 }
 # Arguments that say what others say, or what older releases always do.
 _IMPLIED = {
@@ -149,6 +152,7 @@ def _model_arguments(args: Mapping[str, Any], vocab: int) -> dict[str, Any]:
     if args.get("is_hybrid_model"):
         return found | {"hybrid_layer_pattern": args["hybrid_layer_pattern"]}
     return found | {
+        "seq_len_interpolation_factor": args.get("rotary_seq_len_interpolation_factor"),
         "rope_scaling": bool(args.get("use_rope_scaling")),
         "rope_scaling_factor": args.get("rope_scaling_factor", 8.0),
     }

@@ -145,6 +145,29 @@ def test_what_a_hub_can_refuse(hub: Hub, name: str, faults: Faults, id: str, sai
     assert run("plan", "org/demo")[0] == 0
 
 
+COMMANDS = {
+    "inventory": ("inventory", "org/demo"),
+    "gate": ("gate", "org/demo", "--for", "vllm"),
+    "gate --reference": ("gate", CHECKPOINT, "--reference", "org/demo"),
+    "diff": ("diff", CHECKPOINT, "org/demo", "--headers-only"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_what_the_hub_refused(hub: Hub, command: str) -> None:
+    for faults, id in (
+        (Faults(401, "GatedRepo"), "hub/gated"),
+        (Faults(404, "RepoNotFound"), "hub/not-found"),
+        (Faults(cut=7), "hub/unreachable"),
+        (Faults(times=0, ignore_range=True), "hub/no-range"),
+    ):
+        hub.faults = faults
+        code, out, err = run(*COMMANDS[command])
+        assert (code, id in out + err, "Traceback" in out + err) == (2, True, False), faults
+    hub.faults = Faults(times=0)
+    assert run(*COMMANDS[command])[0] == 0
+
+
 @pytest.mark.parametrize(
     "faults",
     [

@@ -268,7 +268,9 @@ def test_rope_settings_of_both_dialects_and_their_contradiction(tmp_path: Path) 
     assert not (tmp_path / "bad").exists()
 
 
-@pytest.mark.parametrize(("kind", "said"), [("longrope", True), ("llama3", False)])
+@pytest.mark.parametrize(
+    ("kind", "said"), [("longrope", True), ("llama3", False), ("linear", False)]
+)
 def test_a_rope_that_megatron_core_lacks_is_said(tmp_path: Path, kind: str, said: bool) -> None:
     source = make(tmp_path / "hf", "llama", rope_scaling={"rope_type": kind, "factor": 8.0})
     report = plan_report(plan_both(source, Way(), "auto"))

@@ -53,6 +53,7 @@ OWN = ("gemma2", "gemma3_text", "glm4", "minimax_m2", "olmoe")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_transformers_makes_passes(family: str, tmp_path: Path) -> None:
     hf = made_by_transformers(tmp_path / "hf", family, **FAMILIES[family])
+    assert roundtrip(hf, RoundTrip(check=True)).verdict == "pass"
     report = hf2mcore(hf, tmp_path / "mcore", ToMcore())
     assert report.verdict == "pass", report.reason
     found = compare(hf, tmp_path / "mcore", Parity())
@@ -62,6 +63,27 @@ def test_what_transformers_makes_passes(family: str, tmp_path: Path) -> None:
     # A model that GPTModel cannot build is not passed off as one that it can.
     said = [f.severity for f in report.findings if f.id == "target/no-model"]
     assert said == (["warning"] if family in OWN else [])
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+def test_positions_stretched_evenly(family: str, tmp_path: Path) -> None:
+    """Gemma 3 from 4B on: linear RoPE, of its full-attention layers only."""
+    keys = FAMILIES.get(family, {}) | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    hf, mcore = write_sides(tmp_path / "healthy", family, **keys)
+    report = parity_report(hf, compare(hf, mcore, Parity()))
+    assert report.exit_code(strict=False) == 0, report.reason
+    plant = set_key("rope_scaling", None)
+    hf, mcore = write_sides(tmp_path / "lost", family, plant=plant, **keys)
+    report = parity_report(hf, compare(hf, mcore, Parity()))
+    wrong = next(f for f in report.findings if f.severity == "error")
+    assert wrong.name == ("layer 0" if family == "llama" else "layer 1")
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "gemma2", "minimax_m2"])
+def test_bfloat16_within_its_limits(family: str, tmp_path: Path) -> None:
+    hf, mcore = write_sides(tmp_path, family, **FAMILIES[family])
+    report = parity_report(hf, compare(hf, mcore, Parity(dtype="bfloat16")))
+    assert report.exit_code(strict=False) == 0, report.reason
 
 
 def test_a_language_model_below_another_prefix(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from mtpconv.inventory.render_text import size_text
 Part = Mapping[str, Any]
 _SHAPES = (("wide", Box(0, 0, 1180, 420)), ("narrow", Box(0, 0, 340, 520)))
 _HEADER = 22.0
+_LETTER = 7.5  # a letter of a cell's name, in the plane's units
 _GAP = 3.0
 _SET_ASIDE = frozenset({"ignored", "carried"})
 """Status words of tensors that are left out or kept beside on purpose."""
@@ -108,8 +109,9 @@ def _cell(group: Part, part: Part, box: Box, plane: Box) -> Markup:
     name = _title(part["name"]) if single else f"{_title(group['name'])}, {part['name']}"
     label = _title(part["name"]) if single else part["name"]
     short = label.removeprefix("layer ") if box.width < 58 else label
-    lines = [tag("b", short)] if box.width > 24 and box.height > 18 else []
-    if box.width > 60 and box.height > 36:
+    whole = box.width > _LETTER * len(short) + 10
+    lines = [tag("b", short)] if whole and box.height > 18 else []
+    if box.width > 60 and box.height > 36 and (whole or marks):
         lines.append(tag("span", said or size))
     elif marks and box.width > 14 and box.height > 14 and not lines:
         lines.append(tag("b", "!"))
