@@ -27,9 +27,9 @@ def computed(tmp_path: Path) -> Path:
     return fixture.write_checkpoint(tmp_path / "hf", config, fixture.tensors_for(config))
 
 
-def test_a_thread_holds_a_buffer_two_blocks_and_four_matrices() -> None:
-    assert budget.buffers(1, 0) == 6 * MIB
-    assert budget.buffers(3, 10 * MIB) == 3 * 46 * MIB
+def test_a_thread_holds_four_buffers_two_blocks_and_four_matrices() -> None:
+    assert budget.buffers(1, 0) == 18 * MIB
+    assert budget.buffers(3, 10 * MIB) == 3 * 58 * MIB
 
 
 def test_the_largest_matrix_is_an_experts_not_a_layers(computed: Path) -> None:
@@ -46,13 +46,13 @@ def test_the_largest_matrix_is_an_experts_not_a_layers(computed: Path) -> None:
 def test_threads_are_given_up_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "anonymous_bytes", lambda: 100 * MIB)
     rules: list[Rule] = []
-    for most, threads in ((200, 8), (100 + 3 * 6, 3), (100 + 6, 1)):
+    for most, threads in ((300, 8), (100 + 3 * 18, 3), (100 + 18, 1)):
         care = budget.within_budget(Care(8, max_memory=most * MIB), rules, {})
         assert care.threads == threads
     with pytest.raises(ConfigError) as caught:
-        budget.within_budget(Care(8, max_memory=105 * MIB), rules, {})
+        budget.within_budget(Care(8, max_memory=117 * MIB), rules, {})
     assert caught.value.id == "memory/budget"
-    assert caught.value.mend == "allow at least 107MiB"
+    assert caught.value.mend == "allow at least 119MiB"
 
 
 def test_too_little_is_said_before_anything_is_written(tmp_path: Path, computed: Path) -> None:
