@@ -1220,6 +1220,15 @@ _ROWS = (
         "The checkpoint cannot be converted as it is.",
         "Dequantise it first, or take the release's BF16 or FP8 checkpoint.",
     ),
+    # --- memory ---------------------------------------------------------------------------------
+    Row(
+        "memory/budget", ("stop",),
+        "--max-memory is less than one thread needs: what the plan holds, its buffers, and the"
+        " largest matrix that is computed.",
+        "Nothing was written.",
+        "Allow what the message says; it depends on the model's largest computed matrix, not on the"
+        " checkpoint's size.",
+    ),
     # --- ranks and resuming ---------------------------------------------------------------------
     Row(
         "output/busy", ("stop",),
@@ -1452,6 +1461,12 @@ _ROWS = (
         "--parity was asked for together with an option that writes no checkpoint.",
         "Nothing was run.",
         "Drop one of the two options.",
+    ),
+    Row(
+        "usage/size", ("stop",),
+        "A size on the command line cannot be read.",
+        "Nothing was done.",
+        "Say 2GB, 512MiB or a number of bytes.",
     ),
     # --- values ---------------------------------------------------------------------------------
     Row(
