@@ -1,5 +1,6 @@
 """The application itself, and `--version`."""
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,10 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 class _Commands(TyperGroup):
-    """Commands whose usage errors are reports as well, where `--format` asks for one."""
+    """Commands whose usage errors are reports as well, where `--format` asks for one.
+
+    Ctrl-C is one line and 130.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; words that make none are told in the format they ask for."""
@@ -28,6 +32,9 @@ class _Commands(TyperGroup):
             mend = f"mtpconv {command} --help" if command else "mtpconv --help"
             known = ConfigError("usage/options", error.format_message(), mend)
             could_not_check(command, known, output, debug=False)
+        except KeyboardInterrupt:  # typer would leave without a word
+            print("interrupted; nothing was published", file=sys.stderr)
+            raise typer.Exit(130) from None
 
 
 def _asked(words: list[str]) -> Format:

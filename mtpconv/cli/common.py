@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mtpconv.errors import Contradiction, MtpconvError, OutputError
+from mtpconv.errors import ConfigError, Contradiction, MtpconvError, OutputError
 
 if TYPE_CHECKING:
     from mtpconv.convert.source import Source
@@ -144,10 +144,38 @@ Verify = Annotated[
 Stats = Annotated[
     bool, typer.Option("--stats", help="Count NaN, infinite, all-zero and constant tensors.")
 ]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--max-memory",
+        metavar="SIZE",
+        help="Memory the whole process may take, such as 2GB or 512MiB; threads are given up for"
+        " it.",
+        show_default=False,
+    ),
+]
 SourceRef = Annotated[str, typer.Argument(metavar="SRC", show_default=False)]
 """A folder, or a repository on the hub; commands that only need headers take either."""
 SourceDir = Annotated[Path, typer.Argument(metavar="SRC", show_default=False)]
 TargetDir = Annotated[Path, typer.Argument(metavar="DST", show_default=False)]
+
+
+_UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4,
+          "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}  # fmt: skip
+
+
+def size_of(text: str | None) -> int | None:
+    """Bytes of a size such as `2GB` (10**9) or `2GiB` (2**30). Raises ConfigError for another."""
+    if text is None:
+        return None
+    digits = text.strip().upper().removesuffix("B")
+    unit = digits.lstrip("0123456789.")
+    number = digits.removesuffix(unit).strip()
+    try:
+        return int(float(number) * _UNITS[unit.strip()])
+    except (ValueError, KeyError, OverflowError):
+        what = f"{text!r} is no size"
+        raise ConfigError("usage/size", what, "say 2GB, 512MiB or a number of bytes") from None
 
 
 def source_of(text: str) -> "Source":

@@ -16,6 +16,7 @@ from mtpconv.cli.common import (
     Html,
     LayerLayout,
     Layout,
+    MaxMemory,
     McoreModel,
     Model,
     NoMtp,
@@ -33,6 +34,7 @@ from mtpconv.cli.common import (
     Threads,
     Verify,
     run,
+    size_of,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ def hf2mcore(
     threads: Threads = 2,
     verify: Verify = False,
     stats: Stats = False,
+    max_memory: MaxMemory = None,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -80,7 +83,7 @@ def hf2mcore(
         way = Way(
             pad_vocab_to_multiple, no_mtp, carry_copies, target_mcore.release, dtype.value, hybrid
         )
-        care = Care(threads, verify, stats)
+        care = Care(threads, verify, stats, size_of(max_memory))
         options = ToMcore(iteration, layer_layout.value, way, force, resume, care)
         with shown() as progress:
             return hf2mcore(src, dst, options, progress)
@@ -125,6 +128,7 @@ def mcore2hf(
     threads: Threads = 2,
     verify: Verify = False,
     stats: Stats = False,
+    max_memory: MaxMemory = None,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -139,7 +143,7 @@ def mcore2hf(
         from mtpconv.convert.rich_progress import shown
 
         with shown() as progress:
-            care = Care(threads, verify, stats)
+            care = Care(threads, verify, stats, size_of(max_memory))
             options = ToHf(no_mtp, force, fp8_like, resume, care)
             return mcore2hf(src, dst, like, options, progress)
 

@@ -21,12 +21,14 @@ class Care:
     """What a user may ask of it.
 
     `threads` output files are written at a time; with `verify` both sides are read from the disk
-    and held against their digests; with `stats` odd values are counted.
+    and held against their digests; with `stats` odd values are counted. `max_memory` is in bytes
+    and of the whole process; threads are given up to keep it.
     """
 
     threads: int = THREADS
     verify: bool = False
     stats: bool = False
+    max_memory: int | None = None
 
 
 def source_report(source: Path, care: Care, progress: Progress) -> Report:

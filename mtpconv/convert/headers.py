@@ -33,7 +33,11 @@ def read_header(path: Path) -> Header:
     Raises FormatError (`file/corrupt`) on any damage, UnsafeError (`sec/name`) for a name that no
     tensor may have, and what `open_regular` raises.
     """
-    with open_regular(path) as file:
+    try:
+        file = open_regular(path)
+    except FileNotFoundError as error:
+        raise FormatError("file/unreadable", f"{path}: no such file", "fetch it again") from error
+    with file:
 
         def read(offset: int, size: int) -> bytes:
             file.seek(offset)

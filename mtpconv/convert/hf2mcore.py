@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from mtpconv.convert.budget import within_budget
 from mtpconv.convert.care import Care, source_report, stopped, written_report
 from mtpconv.convert.cast import convert
 from mtpconv.convert.common_state import METADATA_JSON, common_pt
@@ -76,6 +77,8 @@ def hf2mcore(source: Path, target: Path, options: ToMcore, progress: Progress = 
     planned = plan_hf(hf, options.way)
     if errors(planned.findings):
         return refusal("hf2mcore", planned)
+    care = within_budget(options.care, planned.plan.rules, planned.hf.tensors)
+    options = replace(options, care=care)
     output = mcore_output(planned, options.layer_layout)
     final = target / options.folder
     checked = source_report(source, options.care, progress)

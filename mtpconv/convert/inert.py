@@ -139,14 +139,15 @@ def _members(items: Any = ()) -> frozenset[Any]:
 
 def require_keys(items: Any) -> Any:
     """`items` if each may be a key: hashing nested tuples can take for ever, or a whole stack."""
-    for item in items if isinstance(items, list | tuple) else [items]:
-        flat = item if isinstance(item, tuple) and len(item) <= _WIDEST_KEY else (item,)
-        if not all(isinstance(part, _KEYS) for part in flat):
-            raise ValueError(f"{brief(item)} as a key")
+    if not set(map(type, items)) <= _KEYS:
+        for item in items:
+            flat = item if type(item) is tuple and len(item) <= _WIDEST_KEY else (item,)
+            if not set(map(type, flat)) <= _KEYS:
+                raise ValueError(f"{brief(item)} as a key")
     return items
 
 
-_KEYS = (str, int, float, bytes, Inert, Global, type(None))
+_KEYS = frozenset((str, int, bool, float, bytes, Inert, Global, type(None)))
 _WIDEST_KEY = 64
 _PLAIN: dict[str, Callable[..., Any]] = {
     "OrderedDict": _ordered,

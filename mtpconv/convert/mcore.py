@@ -59,7 +59,12 @@ class McoreCheckpoint:
 
 def is_mcore(folder: Path) -> bool:
     """Whether a folder looks like a Megatron checkpoint: an iteration, or a root with a tracker."""
-    return (folder / METADATA).is_file() or (folder / TRACKER).is_file() or bool(_saved(folder))
+    return _is_there(folder / METADATA) or _is_there(folder / TRACKER) or bool(_saved(folder))
+
+
+def _is_there(path: Path) -> bool:
+    """Whether anything has that name; what it is, is for the reader to find out."""
+    return path.exists() or path.is_symlink()
 
 
 def _saved(folder: Path) -> list[str]:
@@ -73,10 +78,10 @@ def iteration_folder(folder: Path) -> Path:
     Raises FormatError where there is no such iteration.
     """
     require_folder(folder)
-    if (folder / METADATA).is_file():
+    if _is_there(folder / METADATA):
         return folder
     tracker = folder / TRACKER
-    if tracker.exists():
+    if _is_there(tracker):
         data = read_small(require_inside(tracker, folder), LARGEST_TRACKER)
         text = data.decode(errors="replace").strip()
         if text != "release" and not (text.isascii() and text.isdecimal()):
@@ -140,7 +145,7 @@ def _kind(key: str) -> str:
 
 def _common(folder: Path, metadata: Metadata) -> dict[str, Any] | None:
     path = require_inside(folder / COMMON, folder)
-    if path.exists():
+    if _is_there(path):
         state = _pickled(read_small(path, LARGEST_COMMON), str(path))
     elif COMMON_OBJECT in metadata.objects:
         stored = metadata.objects[COMMON_OBJECT]

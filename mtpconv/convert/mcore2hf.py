@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mtpconv.convert.budget import within_budget
 from mtpconv.convert.care import Care, source_report, stopped, written_report
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import config_findings
@@ -104,6 +105,8 @@ def mcore2hf(
     planned = plan_mcore(source, like, no_mtp=options.no_mtp, fp8=options.fp8_like)
     if errors(planned.findings):
         return _refusal(planned)
+    care = within_budget(options.care, planned.plan.rules, planned.layout.tensors)
+    options = replace(options, care=care)
     checked = source_report(source, options.care, progress)
     if job().lead(lambda: checked.verdict) != "pass":
         return stopped("mcore2hf", checked, _report(planned, target, options))

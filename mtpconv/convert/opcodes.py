@@ -77,8 +77,9 @@ class _Machine:
                 stack.append(data[self.at])
                 self.at += 1
             elif op == 0x2E:  # STOP
-                (value,) = stack
-                return value
+                if len(stack) != 1 or stack[0] is _MARK:
+                    raise ValueError("it ends with no value, or several")
+                return stack[0]
             else:
                 _OPS[op](self)
                 if len(stack) > MOST_WAITING:

@@ -4,7 +4,7 @@ The one place where an op meets stored pieces. What only moves is a `Payload`; w
 `Computed` for each matrix, so that one matrix (an expert's) is in memory and never a whole tensor.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,15 +148,3 @@ def _run(
         return block if have == pair[1] else convert(block, (have, pair[1]), name)
 
     return run
-
-
-def largest_matrix(rules: Iterable[Rule], tensors: Mapping[str, TensorSpec]) -> int:
-    """Bytes of the largest matrix that an op must hold while it computes (0: every op moves)."""
-    sizes = [
-        tensors[name].nbytes // prod(rule.op.moves.fold)
-        for rule in rules
-        if isinstance(rule.op, Compute)
-        for name in rule.hf
-        if name in tensors
-    ]
-    return max(sizes, default=0)

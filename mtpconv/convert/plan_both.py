@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mtpconv.convert.blocks import BLOCK
+from mtpconv.convert.budget import buffers, largest_matrix
 from mtpconv.convert.execute import THREADS
 from mtpconv.convert.hf import HfCheckpoint, open_hf
 from mtpconv.convert.hf2mcore import LayerLayout, is_stacked, mcore_output, mtp_text, plan_facts
-from mtpconv.convert.parts import largest_matrix
 from mtpconv.convert.prepare import (
     HfPlan,
     Way,
@@ -18,8 +17,8 @@ from mtpconv.convert.prepare import (
     prepare,
     subject,
 )
-from mtpconv.convert.source import Source
-from mtpconv.convert.writer import BUFFER
+from mtpconv.convert.rate import read_rate
+from mtpconv.convert.source import HubRef, Source
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf, plan_text
 from mtpconv.inventory.render_text import size_text
@@ -32,31 +31,42 @@ from mtpconv.mappings.spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class BothPlans:
-    """The two plans of one HF checkpoint (`back` None: there is nothing to come back from)."""
+    """The two plans of one HF checkpoint (`back` None: there is nothing to come back from).
+
+    `seconds` is how long reading and checksumming it would take at the rate measured here.
+    """
 
     there: HfPlan
     back: Plan | None
     findings: tuple[Finding, ...]
     keys: int
     disk_bytes: int
+    seconds: float | None = None
 
     @property
     def peak_memory_bytes(self) -> int:
-        """Per thread one output buffer, two blocks for casts, and a matrix that is computed.
-
-        A matrix counts three times: as read, computed, and cast to at most twice the width.
-        """
-        hf, rules = self.there.hf, self.there.plan.rules
-        matrix = largest_matrix(rules, hf.tensors)
-        return THREADS * (BUFFER + 2 * BLOCK + 4 * matrix)
+        """What the threads of a conversion hold (see `budget`)."""
+        _, matrix = largest_matrix(self.there.plan.rules, self.there.hf.tensors)
+        return buffers(THREADS, matrix)
 
 
 def plan_both(source: Source, way: Way, layout: LayerLayout) -> BothPlans:
-    """Plan `source` there and, from the keys that would be on disk, back; no payload is read."""
+    """Plan `source` there and, from the keys that would be on disk, back.
+
+    Of a folder's payloads about a second is read, to tell how long all of it would take.
+    """
     both = prove_both(open_hf(source), way, layout)
     if both.back is None:
         return both
-    return replace(both, disk_bytes=mcore_output(both.there, layout).nbytes)
+    seconds = None if isinstance(source, HubRef) else _seconds(both.there.hf)
+    return replace(both, disk_bytes=mcore_output(both.there, layout).nbytes, seconds=seconds)
+
+
+def _seconds(hf: HfCheckpoint) -> float | None:
+    stored = hf.stored or hf
+    files = {stored.root / name: header.size for name, header in stored.headers.items()}
+    rate = read_rate(files)
+    return None if rate is None else sum(files.values()) / rate
 
 
 def prove_both(hf: HfCheckpoint, way: Way, layout: LayerLayout) -> BothPlans:
@@ -103,6 +113,8 @@ def plan_report(both: BothPlans) -> Report:
             ("memory", f"{size_text(both.peak_memory_bytes)} of buffers above the interpreter"),
             ("disk", f"{size_text(both.disk_bytes)} for {both.keys:,} keys"),
         ]
+        if both.seconds is not None:
+            facts.append(("time", _time_text(both.seconds)))
     summary = [f for f in found if f.id.startswith(("mtp/", "tie/"))] or found
     return Report(
         "plan",
@@ -116,6 +128,16 @@ def plan_report(both: BothPlans) -> Report:
         drawn(both.there.prepared, both.there.hf.tensors, both.findings),
         document=_document(both),
     )
+
+
+def _time_text(seconds: float) -> str:
+    if seconds < 60:
+        shown = f"{max(1, round(seconds))} s"
+    elif seconds < 5400:
+        shown = f"{round(seconds / 60)} min"
+    else:
+        shown = f"{seconds / 3600:.1f} h"
+    return f"about {shown} to read it, measured; longer where writing is slower"
 
 
 def _document(both: BothPlans) -> dict[str, Any]:
@@ -139,6 +161,7 @@ def _document(both: BothPlans) -> dict[str, Any]:
         },
         "peak_memory_bytes": both.peak_memory_bytes,
         "disk_bytes": both.disk_bytes,
+        "read_seconds": both.seconds,
         "findings": [
             {"id": f.id, "severity": f.severity, "name": f.name, "message": f.message}
             for f in both.findings

@@ -10,13 +10,13 @@ from mtpconv.convert.fold_hf import Dtype, fold_hf, folded_config, odd_copies
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.ranks import job
 from mtpconv.convert.values import Where, difference, same_bytes
-from mtpconv.errors import ConfigError
+from mtpconv.errors import ConfigError, brief
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.groups import hf_group
 from mtpconv.inventory.mtp_findings import contradiction, copies
 from mtpconv.inventory.parts import drawn_groups
 from mtpconv.inventory.plan import Plan, plan_hf_to_mcore
-from mtpconv.mappings.config import flat, rope
+from mtpconv.mappings.config import flat, rope, table
 from mtpconv.mappings.hybrid import SINCE as HYBRID_SINCE
 from mtpconv.mappings.hybrid import as_hybrid, hybrid_args
 from mtpconv.mappings.mtp import MtpCount
@@ -179,9 +179,9 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn", "deepseek_yarn")
 def rope_type(config: Mapping[str, Any]) -> Iterator[Finding]:
     """What a training job must know of a RoPE that megatron-core does not have."""
     settings = rope(flat(config))
-    kind = settings.get("full_attention", settings).get("rope_type", "default")
+    kind = (table(settings, "full_attention") or settings).get("rope_type", "default")
     if kind not in ROPE_TYPES:
-        message = f"megatron-core has no {kind!r} RoPE: a job will place tokens otherwise"
+        message = f"megatron-core has no {brief(kind)} RoPE: a job will place tokens otherwise"
         yield Finding("target/rope", "warning", message)
 
 

@@ -76,7 +76,7 @@ class Plain:
             return kept[2]
         _HELD.matrix = None
         spec = TensorSpec(tensor.shape, self.dtype)
-        high, wide = tensor.shape[-2:]
+        high, wide = tensor.shape[-2] // tensor.chunks, tensor.shape[-1]
         if isinstance(self.rule.op, Moves):
             back = self.rule.op.inverse()
             rows, width = back.output_view(tensor.shape)

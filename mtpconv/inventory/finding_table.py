@@ -1174,9 +1174,11 @@ _ROWS = (
     ),
     Row(
         "parity/shape", ("stop",),
-        "A stored tensor has another shape than the parameter megatron-core builds.",
+        "A stored tensor has another shape than the parameter megatron-core builds, or the two"
+        " checkpoints are of different sizes.",
         "A training job would refuse the checkpoint.",
-        "Check the arguments the checkpoint was saved with against config.json.",
+        "Check that both are the same model, and the arguments the checkpoint was saved with"
+        " against config.json.",
     ),
     Row(
         "parity/too-old", ("stop",),
@@ -1217,6 +1219,15 @@ _ROWS = (
         "The weights are quantised by a scheme that is not converted (NVFP4, INT4, ...).",
         "The checkpoint cannot be converted as it is.",
         "Dequantise it first, or take the release's BF16 or FP8 checkpoint.",
+    ),
+    # --- memory ---------------------------------------------------------------------------------
+    Row(
+        "memory/budget", ("stop",),
+        "--max-memory is less than one thread needs: what the plan holds, its buffers, and the"
+        " largest matrix that is computed.",
+        "Nothing was written.",
+        "Allow what the message says; it depends on the model's largest computed matrix, not on the"
+        " checkpoint's size.",
     ),
     # --- ranks and resuming ---------------------------------------------------------------------
     Row(
@@ -1434,6 +1445,12 @@ _ROWS = (
         "The command's --help lists them.",
     ),
     Row(
+        "usage/order", ("stop",),
+        "parity was given the Megatron checkpoint first.",
+        "Nothing was run.",
+        "The HuggingFace folder comes first.",
+    ),
+    Row(
         "usage/output", ("stop",),
         "A repair was told neither or both of a new folder and --in-place.",
         "Nothing was written.",
@@ -1444,6 +1461,12 @@ _ROWS = (
         "--parity was asked for together with an option that writes no checkpoint.",
         "Nothing was run.",
         "Drop one of the two options.",
+    ),
+    Row(
+        "usage/size", ("stop",),
+        "A size on the command line cannot be read.",
+        "Nothing was done.",
+        "Say 2GB, 512MiB or a number of bytes.",
     ),
     # --- values ---------------------------------------------------------------------------------
     Row(

@@ -8,8 +8,8 @@ from mtpconv.errors import ConfigError, Contradiction, brief
 
 Config = Mapping[str, Any]
 
-LARGEST_SIZE = 2**40
-"""Of any one number in a config; a whole model has about as many parameters."""
+LARGEST_SIZE = 2**31
+"""Of any one number in a config."""
 MOST_LAYERS = 2_000
 
 TEXT = "text_config"
@@ -168,25 +168,45 @@ def flag(config: Config, key: str, default: bool = False) -> bool:
     return value
 
 
+def table(config: Config, key: str) -> dict[str, Any]:
+    """`config[key]` as an object (empty where absent or null). Raises ConfigError otherwise."""
+    value = config.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise ConfigError("config/bad-value", f"config.json: '{key}' is {brief(value)}, no object")
+    return dict(value)
+
+
+def listed(config: Config, key: str) -> list[Any]:
+    """`config[key]` as a list of texts and numbers (empty where absent or null).
+
+    Raises ConfigError for anything else.
+    """
+    value = config.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(each, str | int) for each in value):
+        what = f"config.json: '{key}' is {brief(value)}, no list of words or numbers"
+        raise ConfigError("config/bad-value", what)
+    return value
+
+
 def rope(config: Config) -> dict[str, Any]:
     """RoPE settings from `rope_theta` + `rope_scaling` (transformers 4) or `rope_parameters` (5).
 
     Raises Contradiction if both are there and do not agree.
     """
-    old = dict(config.get("rope_scaling") or {})
+    old = table(config, "rope_scaling")
     if config.get("rope_theta") is not None:
         old["rope_theta"] = config["rope_theta"]
     if "type" in old:
         old.setdefault("rope_type", old.pop("type"))
-    new = dict(config.get("rope_parameters") or {})
+    new = table(config, "rope_parameters")
     if "type" in new:
         new.setdefault("rope_type", new.pop("type"))
     for key in old.keys() & new.keys():
         if old[key] != new[key]:
             raise Contradiction(
                 "config/rope-schema",
-                f"config.json: {key} is {old[key]!r} in rope_theta/rope_scaling"
-                f" and {new[key]!r} in rope_parameters",
+                f"config.json: {key} is {brief(old[key])} in rope_theta/rope_scaling"
+                f" and {brief(new[key])} in rope_parameters",
                 "keep the one the model was trained with",
             )
     merged = {**old, **new}

@@ -11,7 +11,7 @@ from functools import lru_cache
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.blocks import Gqa, joined, one
 from mtpconv.mappings.compute import WIDER, Compute, Offset
-from mtpconv.mappings.config import Config, integer
+from mtpconv.mappings.config import Config, integer, listed
 from mtpconv.mappings.ops import Block, Moves, rename, split
 from mtpconv.mappings.rule import Request, Row, Rule
 
@@ -58,12 +58,12 @@ def delta_net_sizes(config: Config) -> DeltaNet:
 def linear_layers(config: Config) -> list[bool]:
     """For each layer whether it is a delta net: `layer_types`, or all but every n-th."""
     layers = integer(config, "num_hidden_layers")
-    types = config.get("layer_types")
-    if types is None:
+    if config.get("layer_types") is None:
         step = integer(config, "full_attention_interval", 4)
         return [(layer + 1) % step != 0 for layer in range(layers)]
+    types = listed(config, "layer_types")
     kinds = {"linear_attention": True, "full_attention": False}
-    if not isinstance(types, list) or len(types) != layers or not set(types) <= kinds.keys():
+    if len(types) != layers or not set(types) <= kinds.keys():
         what = f"config.json: 'layer_types' must name one of {', '.join(kinds)} for each layer"
         raise ConfigError("config/bad-value", what)
     return [kinds[kind] for kind in types]

@@ -10,6 +10,7 @@ decoder under `decoder.layers.`; MTP layers never are.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from mtpconv.errors import Contradiction, FormatError
 from mtpconv.mappings.spec import MOST_TENSORS, Shape, TensorSpec, rows
@@ -111,8 +112,7 @@ def logical_places(keys: Mapping[str, TensorSpec]) -> dict[str, Place]:
     for key, spec in keys.items():
         for name, index in _members(key, spec.shape):
             if len(places) >= MOST_TENSORS:
-                what = f"'{key}' and the keys before it hold more than {MOST_TENSORS:,} tensors"
-                raise FormatError("file/too-many", what, "check where it came from")
+                raise _too_many(key)
             if name in places:
                 what = f"'{places[name].key}' and '{key}' both hold {name}"
                 if name.startswith("mtp."):
@@ -121,6 +121,11 @@ def logical_places(keys: Mapping[str, TensorSpec]) -> dict[str, Place]:
             rest = TensorSpec(spec.shape[len(index) :], spec.dtype)
             places[name] = Place(key, index, rest)
     return _joined(places)
+
+
+def _too_many(key: str) -> FormatError:
+    what = f"'{key}' and the keys before it hold more than {MOST_TENSORS:,} tensors"
+    return FormatError("file/too-many", what, "check where it came from")
 
 
 GATE, UP = "_w", "_v"
@@ -157,6 +162,8 @@ def _members(key: str, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     if len(axes) >= len(shape) + 1 or not axes:
         yield ".".join(parts), ()
         return
+    if prod(shape[: len(axes)]) > MOST_TENSORS:
+        raise _too_many(key)
     for index in product(*map(range, shape[: len(axes)])):
         for axis, number in zip(axes, index, strict=True):
             parts[axis] = str(number)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from mtpconv.errors import ConfigError
 from mtpconv.mappings.spec import Shape, rows
 
 ZERO = -1
@@ -139,10 +140,18 @@ def _inverse(op: Moves) -> Moves:
     return Moves(tuple(outputs), words, op.axis, op.unfold, op.fold)
 
 
+MOST_ROWS = 2**26
+"""Of one tensor, all experts' rows put together: the largest release has 4 million."""
+
+
 def _tiling(number: int, blocks: list[Block]) -> tuple[Block, ...]:
     """The blocks in order, proven to fill the rows of input `number` once each."""
     ends = {block: (block.at or 0) + (block.size - 1) * block.every + 1 for block in blocks}
-    filled = bytearray(max(ends.values()))
+    last = max(ends.values())
+    if last > MOST_ROWS:  # out of a config's numbers, before any header bears them out
+        what = f"config.json asks for a tensor of {last:,} rows, more than any model has"
+        raise ConfigError("config/bad-value", what)
+    filled = bytearray(last)
     for block, end in ends.items():
         if any(filled[block.at : end : block.every]):
             raise ValueError(f"rows of input {number} are used twice")

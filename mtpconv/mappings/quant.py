@@ -41,7 +41,8 @@ class Quantised:
     """One plain tensor `name` of `shape`, stored as `codes` and `scales` (names).
 
     Seen as matrices of `height` x `width` codes with a scale for each `block`. `transposed`: the
-    plain tensor holds each matrix the other way round.
+    plain tensor holds each matrix the other way round. `chunks`: how many matrices lie below each
+    other in each of the plain tensor's, because it was quantised in so many parts.
     """
 
     name: str
@@ -52,11 +53,12 @@ class Quantised:
     shape: Shape
     block: tuple[int, int]
     transposed: bool = False
+    chunks: int = 1
 
     @property
     def height(self) -> int:
         """Rows of one stored matrix."""
-        return self.shape[-1] if self.transposed else self.shape[-2]
+        return (self.shape[-1] if self.transposed else self.shape[-2]) // self.chunks
 
     @property
     def width(self) -> int:
@@ -66,7 +68,7 @@ class Quantised:
     @property
     def matrices(self) -> int:
         """How many stored matrices the tensor has (experts of a fused tensor)."""
-        return prod(self.shape[:-2])
+        return prod(self.shape[:-2]) * self.chunks
 
     @property
     def cells(self) -> tuple[int, int]:
@@ -118,10 +120,38 @@ class Folding:
     faults: tuple[Fault, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How an FP8 release lays scales over its matrices: a `block` each, and in parts where `fused`.
+
+    MiMo-V2.5's and V2.6's `qkv_proj` was quantised part by part (`fused` of them, as many as KV
+    heads), so that each part's last row of blocks may be cut short: 4 x 27 rows of scales over
+    4 x 3,392 rows, where one grid would have 106 (vLLM's `mimo_v2.py`).
+    """
+
+    block: tuple[int, int] = BLOCK
+    fused: int = 1
+
+    def chunks_of(self, name: str, height: int) -> int:
+        """In how many parts a matrix of `height` rows was quantised."""
+        whole = height % self.fused == 0 and name.endswith(".self_attn.qkv_proj.weight")
+        return self.fused if whole else 1
+
+
+_FUSED_BY_HEADS = ("mimo_v2", "mimo_v2_flash")
+
+
+def _grid(config: Mapping[str, Any]) -> Grid:
+    parts = config.get("num_key_value_heads")
+    if config.get("model_type") not in _FUSED_BY_HEADS or type(parts) is not int or parts < 1:
+        parts = 1
+    return Grid(_block(config), parts)
+
+
 def fold(tensors: Mapping[str, TensorSpec], config: Mapping[str, Any]) -> Folding:
     """Pair codes with scales. Raises ConfigError for a scheme that is not converted."""
     refuse_unknown(tensors, config)
-    block = _block(config)
+    grid = _grid(config)
     quantised: dict[str, Quantised] = {}
     codes: dict[str, tuple[str, Shape]] = {}
     taken: set[str] = set()
@@ -131,7 +161,7 @@ def fold(tensors: Mapping[str, TensorSpec], config: Mapping[str, Any]) -> Foldin
         if plain is None:
             continue
         codes[name] = plain
-        found = _pair(name, spec, plain, tensors, block)
+        found = _pair(name, spec, plain, tensors, grid)
         if isinstance(found, Quantised):
             quantised[plain[0]] = found
             taken.add(found.scales)
@@ -166,7 +196,7 @@ def _pair(
     spec: TensorSpec,
     plain: tuple[str, Shape],
     tensors: Mapping[str, TensorSpec],
-    block: tuple[int, int],
+    grid: Grid,
 ) -> Quantised | Fault:
     candidates = _candidates(name, spec)
     scale = next((candidate for candidate in candidates if candidate in tensors), None)
@@ -174,13 +204,13 @@ def _pair(
         text = f"{name} is {spec.dtype} and has no scale ({' or '.join(candidates)})"
         return Fault("fp8/scale-missing", name, text, expected=candidates[0])
     stored = tensors[scale]
-    for shape, found in _readings(name, spec, plain, scale, stored.dtype, block):
+    for shape, found in _readings(name, spec, plain, scale, stored.dtype, grid):
         dtypes = ("U8",) if spec.dtype == "U8" else _SCALE_DTYPES
         if spec.dtype == "I8":
             dtypes = ("F8_E8M0",)
         if stored.shape == shape and stored.dtype in dtypes:
             return found
-    shape, _ = next(iter(_readings(name, spec, plain, scale, stored.dtype, block)))
+    shape, _ = next(iter(_readings(name, spec, plain, scale, stored.dtype, grid)))
     kind = {"U8": "U8", "I8": "F8_E8M0"}.get(spec.dtype, "F32")
     kind = stored.dtype if spec.dtype == "F8_E4M3" and stored.dtype in _SCALE_DTYPES else kind
     expected, actual = f"{kind} {list(shape)}", f"{stored.dtype} {list(stored.shape)}"
@@ -203,14 +233,14 @@ def _readings(
     plain: tuple[str, Shape],
     scale: str,
     scale_dtype: str,
-    block: tuple[int, int],
+    grid: Grid,
 ) -> Iterator[tuple[Shape, Quantised]]:
     """Scale shapes that make sense of a weight, the likeliest first, and what each one means."""
     plain_name, shape = plain
     *lead, height, width = spec.shape
 
-    def quantised(size: tuple[int, int]) -> Quantised:
-        return Quantised(plain_name, name, scale, scale_dtype, "E4M3", shape, size)
+    def quantised(size: tuple[int, int], chunks: int = 1) -> Quantised:
+        return Quantised(plain_name, name, scale, scale_dtype, "E4M3", shape, size, chunks=chunks)
 
     if spec.dtype == "U8":
         found = Quantised(
@@ -223,12 +253,14 @@ def _readings(
         found = Quantised(plain_name, name, scale, scale_dtype, "E2M1", shape, (1, MX_GROUP))
         yield cells, found
         return
-    grid = (*lead, -(-height // block[0]), -(-width // block[1]))
+    chunks = grid.chunks_of(name, height)
     rows = (1, width)
     if scale.endswith("_scale"):
         yield (*lead, height, 1), quantised(rows)
         yield (*lead, height), quantised(rows)
-    yield grid, quantised(block)
+    for parts in dict.fromkeys((chunks, 1)):
+        found = quantised(grid.block, parts)
+        yield (*lead, parts * found.cells[0], found.cells[1]), found
     if not lead:
         yield (), quantised((height, width))
         yield (1,), quantised((height, width))

@@ -12,8 +12,10 @@ from typing import Any, Literal
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.mcore import McoreCheckpoint, open_mcore
 from mtpconv.convert.progress import Progress, silent
+from mtpconv.convert.take_inventory import is_hf_folder
 from mtpconv.errors import ConfigError, FormatError, MtpconvError
 from mtpconv.inventory.report import Report
+from mtpconv.mappings.megatron_args import Args
 from mtpconv.mappings.registry import Family, family_of
 from mtpconv.parity.draft.acceptance import Acceptance, acceptance
 from mtpconv.parity.numbers import HeadNumbers
@@ -91,6 +93,9 @@ def compare(source: Path, target: Path, options: Parity, progress: Progress = si
         other = "--no-mtp" if options.no_mtp else "--layers"
         what = f"--draft needs the whole model and its MTP layers, and {other} leaves some out"
         raise ConfigError("usage/draft", what, "drop one of the two")
+    if is_hf_folder(target) and not is_hf_folder(source):
+        what = f"{target} is the HuggingFace folder, and {source} is none"
+        raise ConfigError("usage/order", what, f"mtpconv parity {target} {source}")
     checkpoint = open_mcore(target)
     hf = open_plain(source, mostly(checkpoint))
     family = family_of(hf.config)
@@ -165,8 +170,10 @@ def _compare(
     tokens = prompts(hf.root, config["vocab_size"], options.data, length=options.length)
     weights = sum(spec.elements for spec in hf.tensors.values()) * dtype.itemsize
     advance = progress("transformers, then megatron-core", 2 * weights)
-    args = mcore_config.effective_args(family.megatron_args(hf.config, mtp_layers), checkpoint)
+    expected = family.megatron_args(hf.config, mtp_layers)
+    args = mcore_config.effective_args(expected, checkpoint)
     mcore_side.require_layout(checkpoint, args)
+    require_same_model(hf, expected, checkpoint)
     there = run_hf(hf, config, tokens.ids, selection, mtp_layers, device, dtype, advance)
     reader = McoreReader(checkpoint)
     try:
@@ -244,6 +251,19 @@ def choose(options: Parity) -> tuple[str, Any]:
     if dtype == "auto":
         dtype = "float32" if device == "cpu" else "bfloat16"
     return device, getattr(torch, dtype)
+
+
+def require_same_model(hf: HfCheckpoint, expected: Args, checkpoint: McoreCheckpoint) -> None:
+    """Raise FormatError where the Megatron checkpoint's sizes are those of another model."""
+    place = checkpoint.places.get("embedding.word_embeddings.weight")
+    found = {
+        "hidden_size": place.spec.shape[1] if place is not None else None,
+        "num_layers": checkpoint.argument("num_layers"),
+    }
+    for key, value in found.items():
+        if isinstance(value, int) and value != expected[key]:
+            what = f"{checkpoint.folder} has {key} {value}, and {hf.root} {expected[key]}"
+            raise FormatError("parity/shape", what, "they are of two models")
 
 
 def embedding_rows(checkpoint: McoreCheckpoint) -> int:

@@ -61,8 +61,12 @@ def prompts(
 def _from_file(data: Path, tokenizer: Path, vocab: int) -> list[int]:
     try:
         text = data.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("parity/prompts", f"{data}: cannot be read ({error})") from error
+    except OSError as error:
+        what = f"{data}: cannot be read ({error.strerror})"
+        raise ConfigError("parity/prompts", what) from error
+    except UnicodeDecodeError as error:
+        what = f"{data}: not UTF-8 text (byte {error.start})"
+        raise ConfigError("parity/prompts", what) from error
     if data.suffix != ".jsonl":
         found = _encode(tokenizer, text)
     else:

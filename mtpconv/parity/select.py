@@ -16,9 +16,10 @@ class Selection:
 
 
 def select(text: str | None, config: dict[str, Any], *, mtp: bool) -> Selection:
-    """Read `--layers`. Raises ConfigError for a part the model does not have.
+    """Read `--layers`; `mtp` says whether the model has MTP layers to run.
 
-    A layer that takes its indexer's choice from an earlier one brings that one along.
+    Raises ConfigError for a part the model does not have. A layer that takes its
+    indexer's choice from an earlier one brings that one along.
     """
     count = config["num_hidden_layers"]
     if text is None:
@@ -27,11 +28,15 @@ def select(text: str | None, config: dict[str, Any], *, mtp: bool) -> Selection:
     with_mtp = False
     for word in text.split(","):
         if word.strip() == "mtp":
+            if not mtp:
+                what = f"--layers {text}: there is no MTP layer to run"
+                raise ConfigError("usage/layers", what, f"0-{count - 1}")
             with_mtp = True
             continue
         first, dash, last = word.strip().partition("-")
         numbers = [first, last] if dash else [first, first]
-        if not all(n.isdecimal() and int(n) < count for n in numbers):
+        known = all(n.isdecimal() and int(n) < count for n in numbers)
+        if not known or int(numbers[0]) > int(numbers[1]):
             raise ConfigError(
                 "usage/layers",
                 f"--layers {text}: no part {word.strip()!r}",
@@ -43,4 +48,4 @@ def select(text: str | None, config: dict[str, Any], *, mtp: bool) -> Selection:
         for layer in sorted(layers):
             owner = max((n for n in range(layer + 1) if types[n] == "full"), default=layer)
             layers.add(owner)
-    return Selection(frozenset(layers), with_mtp and mtp, False)
+    return Selection(frozenset(layers), with_mtp, False)

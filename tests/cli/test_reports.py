@@ -130,6 +130,17 @@ def test_a_usage_error_is_a_report_in_every_format(
     assert said in err
 
 
+def test_ctrl_c_is_one_line_and_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mtpconv.convert.hf2mcore.write_mcore", interrupted)
+    assert run("hf2mcore", CHECKPOINT, tmp_path / "mc", "--format", "json") == (
+        130, "", "interrupted; nothing was published\n",
+    )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_several_reports_in_one_run(lost: Path, tmp_path: Path) -> None:
     files = [tmp_path / f"r{ext}" for ext in (".json", ".xml", ".md", ".txt", ".html")]
     words = [word for file in files for word in ("--report", file)]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from mtpconv.convert.hf import open_hf
 from mtpconv.convert.roundtrip import RoundTrip, roundtrip
 from tests.fixtures import hf as fixture
 from tests.fixtures import plain
+from tests.fixtures.saved import add_shard
 
 transformers = pytest.importorskip("transformers")
 
@@ -42,12 +42,7 @@ def add_mtp(folder: Path, family: str) -> None:
     config = fixture.config_for(family, mtp=1)
     prefix = f"model.layers.{config['num_hidden_layers']}."
     tensors = {k: v for k, v in fixture.tensors_for(config).items() if k.startswith(prefix)}
-    save_file(tensors, folder / "mtp.safetensors", metadata={"format": "pt"})
-    path = folder / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    index["weight_map"] |= dict.fromkeys(tensors, "mtp.safetensors")
-    index["metadata"]["total_size"] += sum(tensor.nbytes for tensor in tensors.values())
-    path.write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+    add_shard(folder, tensors)
 
 
 def assert_comes_back(source: Path, kept: Path) -> None:

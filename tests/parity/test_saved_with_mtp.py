@@ -18,7 +18,7 @@ from mtpconv.convert.roundtrip import RoundTrip, roundtrip
 from mtpconv.parity.check import Parity, compare
 from mtpconv.parity.render import parity_report
 from tests.fixtures import hybrid, mtp_families, nemotron
-from tests.parity.made import add_shard, save_model
+from tests.fixtures.saved import add_shard, save_model
 
 Model = tuple[dict[str, object], dict[str, torch.Tensor]]
 

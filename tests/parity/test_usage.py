@@ -32,6 +32,42 @@ def test_drafts_of_what_cannot_draft(more: tuple[str, ...], tmp_path: Path) -> N
     assert all(word in err for word in more[:1])
 
 
+@pytest.mark.parametrize(
+    ("words", "id", "said"),
+    [
+        (("--layers", "2-1"), "usage/layers", "'2-1'"),
+        (("--layers", "mtp"), "usage/layers", "no MTP layer"),
+        (("--data", "nowhere.txt"), "parity/prompts", "nowhere.txt: cannot be read (No such file"),
+        (("--data", "bytes.txt"), "parity/prompts", "bytes.txt: not UTF-8 text (byte 1)"),
+        (("--data", "."), "parity/prompts", "(Is a directory)"),
+    ],
+)
+def test_words_that_nothing_can_be_run_from(
+    words: tuple[str, str], id: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bytes.txt").write_bytes(b"a\xff")
+    hf, mcore = write_sides(tmp_path, "llama")
+    code, out, err = run("parity", hf, mcore, *words)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert f"[{id}]" in err
+    assert said in err
+
+
+def test_two_models_and_the_wrong_order(tmp_path: Path) -> None:
+    hf, mcore = write_sides(tmp_path / "a", "llama")
+    code, _, err = run("parity", mcore, hf)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "[usage/order]" in err
+    assert err.rstrip().endswith(f"mtpconv parity {hf} {mcore}")
+    for other, said in (("hidden_size", 96), ("num_hidden_layers", 3)):
+        _, odd = write_sides(tmp_path / other, "llama", **{other: said})
+        code, _, err = run("parity", hf, odd)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert "[parity/shape]" in err
+        assert f" {said}, and {hf} " in err
+
+
 def test_a_round_trip_without_mtp_runs_parity_without_it(tmp_path: Path) -> None:
     config = config_for("glm4_moe", mtp=1)
     source = write_checkpoint(tmp_path / "hf", config, tensors_for(config), shards=3)

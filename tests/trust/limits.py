@@ -6,6 +6,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from mtpconv.cli import app
+
 SECONDS = 10
 MIB = 256
 """Of data; the interpreter and the package take 60 of it."""
@@ -38,6 +42,12 @@ def ask(*words: object, mib: int = MIB, cwd: Path | None = None) -> Answer:
     )  # fmt: skip
     # What is no UTF-8, or would command a terminal, is a failure as well.
     return Answer(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
+
+
+def ask_here(*words: object) -> Answer:
+    """One command in this process: quick, and without limits."""
+    done = CliRunner().invoke(app, list(map(str, words)))
+    return Answer(done.exit_code, done.stdout, done.stderr)
 
 
 def assert_refused(answer: Answer, id: str) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from mtpconv.errors import ConfigError
 from mtpconv.mappings.blocks import Moe, embedding, gated_mlp, one, output_layer
-from mtpconv.mappings.config import Config, integer, number
+from mtpconv.mappings.config import MOST_LAYERS, Config, integer, listed, number, table
 from mtpconv.mappings.megatron_args import Args, common_args, expert_args
 from mtpconv.mappings.ops import split
 from mtpconv.mappings.rule import Carry, Request, Row, Rule
@@ -184,10 +184,8 @@ def compress_ratios(config: Config) -> list[int]:
     layers, key = integer(config, "num_hidden_layers"), "compress_ratios"
     values = config.get(key)
     if values is None:
-        key, values = "layer_types", config.get("layer_types")
-        rates = _RATIOS | dict(config.get("compress_rates") or {})
-        if isinstance(values, list):
-            values = [rates.get(value) for value in values]
+        key, rates = "layer_types", _RATIOS | table(config, "compress_rates")
+        values = [rates.get(value) for value in listed(config, "layer_types")]
     whole = isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
     if not isinstance(values, list) or not whole or len(values) < layers:
         what = f"config.json: '{key}' does not list one value for each of {layers} layers"
@@ -200,7 +198,7 @@ def hash_layers(config: Config) -> set[int]:
     kinds = config.get("mlp_layer_types")
     if isinstance(kinds, list):
         return {layer for layer, kind in enumerate(kinds) if kind == "hash_moe"}
-    return set(range(integer(config, "num_hash_layers", 3, least=0)))
+    return set(range(integer(config, "num_hash_layers", 3, least=0, most=MOST_LAYERS)))
 
 
 def moe_sizes(config: Config) -> Moe:
@@ -211,8 +209,8 @@ def moe_sizes(config: Config) -> Moe:
 def args(config: Config) -> Args:
     """Megatron-LM arguments of a deepseek_v4 model, as far as there are any."""
     layers, ratios = integer(config, "num_hidden_layers"), compress_ratios(config)
-    settings: Config = config.get("rope_parameters") or {}
-    main: Config = settings.get("main") or settings
+    settings = table(config, "rope_parameters")
+    main = table(settings, "main") or settings
     plain = {key: value for key, value in config.items() if not key.startswith("rope_")} | {
         "rope_theta": main.get("rope_theta", config.get("rope_theta", 10000.0)),
         "intermediate_size": integer(config, "moe_intermediate_size"),

@@ -7,7 +7,8 @@ for each head; v heads are narrower than k heads. MTP layer k lies under `model.
 has sliding attention, a dense MLP behind `pre_mlp_layernorm`, is fed `[embedding | hidden]`, and no
 config key announces it. Whether q, k and v are fused the headers say; a fused tensor is
 `num_key_value_heads` chunks of `[q | k | v]` on every layer (V2.5 was saved by so many
-tensor-parallel ranks). V2.5's vision and audio towers have no home in a GPT model and are carried.
+tensor-parallel ranks; in FP8 each chunk has block scales of its own, see `quant.Grid`). V2.5's
+vision and audio towers have no home in a GPT model and are carried.
 
 Megatron names are those that Megatron-Bridge's own model of this family uses: sinks are
 `core_attention.softmax_offset`.
@@ -27,7 +28,7 @@ from mtpconv.mappings.blocks import (
     one,
     rotary_buffers,
 )
-from mtpconv.mappings.config import Config, flag, integer, number
+from mtpconv.mappings.config import Config, flag, integer, listed, number
 from mtpconv.mappings.megatron_args import Args, common_args, sigmoid_moe_args
 from mtpconv.mappings.mtp import numbered_prefixes
 from mtpconv.mappings.ops import interleave_qkv
@@ -163,13 +164,14 @@ def sparse_layers(config: Config) -> list[bool]:
 
 def _layers(config: Config, numbers: str, words: str, word: str) -> list[bool]:
     """The release's list of 0 and 1, else transformers' list of words."""
-    values, layers = config.get(numbers), integer(config, "num_hidden_layers")
-    if values is None:
+    layers = integer(config, "num_hidden_layers")
+    if config.get(numbers) is None:
         kinds = layer_kinds(config, words)
         if kinds is None:
             raise ConfigError("config/missing-key", f"config.json has no '{numbers}'", "add it")
         return [kind == word for kind in kinds]
-    if not isinstance(values, list) or len(values) != layers or not set(values) <= {0, 1}:
+    values = listed(config, numbers)
+    if len(values) != layers or not set(values) <= {0, 1}:
         what = f"config.json: '{numbers}' does not list 0 or 1 for each of {layers} layers"
         raise ConfigError("config/bad-value", what)
     return [value == 1 for value in values]

@@ -5,7 +5,7 @@ unless it is listed in `mlp_only_layers` or falls between `decoder_sparse_step`s
 """
 
 from mtpconv.mappings.blocks import Moe, gqa
-from mtpconv.mappings.config import Config, integer
+from mtpconv.mappings.config import Config, integer, listed
 from mtpconv.mappings.decoder import moe_model
 from mtpconv.mappings.families.llama import qwen3_sizes
 from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, softmax_moe_args
@@ -14,7 +14,7 @@ from mtpconv.mappings.rule import Request, Row
 
 def sparse_layers(config: Config) -> list[bool]:
     """For each layer whether it holds experts."""
-    dense = set(config.get("mlp_only_layers") or ())
+    dense = set(listed(config, "mlp_only_layers"))
     step = integer(config, "decoder_sparse_step", 1)
     layers = range(integer(config, "num_hidden_layers"))
     return [layer not in dense and (layer + 1) % step == 0 for layer in layers]

@@ -26,7 +26,7 @@ from mtpconv.mappings.blocks import (
     rotary_buffers,
 )
 from mtpconv.mappings.compute import Compute, Repeat
-from mtpconv.mappings.config import MOST_LAYERS, Config, flag, integer, number
+from mtpconv.mappings.config import MOST_LAYERS, Config, flag, integer, listed, number
 from mtpconv.mappings.megatron_args import Args, common_args, expert_args, gqa_args
 from mtpconv.mappings.mtp import trailing_prefixes
 from mtpconv.mappings.ops import Block, Moves, unfuse_experts
@@ -186,20 +186,20 @@ def attention_sizes(config: Config, *, sliding: bool) -> Gqa:
 
 def sliding_layers(config: Config) -> list[bool]:
     """For each layer, MTP layers too where the config lists them, whether its attention slides."""
-    kinds = [*(config.get("layer_types") or ()), *(config.get("mtp_layer_types") or ())]
+    kinds = [*listed(config, "layer_types"), *listed(config, "mtp_layer_types")]
     return [kind == "sliding_attention" for kind in kinds]
 
 
 def sparse_layers(config: Config) -> list[bool]:
     """For each layer whether it holds experts; MTP layers are dense unless they are listed."""
-    listed = config.get("moe_layers_enum")
-    if listed is None:
+    enumerated = config.get("moe_layers_enum")
+    if enumerated is None:
         return layers_by_words(config, dense=3)
-    words: Sequence[object] = listed.split(",") if isinstance(listed, str) else listed
+    words: Sequence[object] = enumerated.split(",") if isinstance(enumerated, str) else enumerated
     try:
         chosen = {int(str(word)) for word in words if str(word).strip()}
     except (TypeError, ValueError) as error:
-        what = f"config.json: 'moe_layers_enum' is {brief(listed)}, not a list of layer numbers"
+        what = f"config.json: 'moe_layers_enum' is {brief(enumerated)}, not a list of layer numbers"
         raise ConfigError("config/bad-value", what) from error
     for layer in chosen:
         integer({"moe_layers_enum": layer}, "moe_layers_enum", least=0, most=MOST_LAYERS)
