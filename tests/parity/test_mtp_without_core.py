@@ -24,8 +24,8 @@ from mtpconv.parity.hf_side import language_model
 from tests.families.keys import keys_of
 from tests.fixtures.hf import write_checkpoint
 from tests.fixtures.mtp_families import config_for, tensors_for
+from tests.fixtures.saved import add_shard, save_model
 from tests.parity.faults import Plant, change, half_rows, halves, swap
-from tests.parity.made import add_shard, save_model
 from tests.parity.plain_mcore import Grouped, Latent, Layer, Rope
 
 Config = dict[str, object]
