@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from mtpconv.chat.probes import SINGLE
 from mtpconv.chat.render import Renderer
 from mtpconv.chat.tokens import Tokens, plain_tokens, stop_ids
-from mtpconv.chat.turns import Conversation, content_end, render_turns
+from mtpconv.chat.turns import Conversation, render_turns, served_end
 
 _MARKER = re.compile(
     r"<[^\s<>]{1,60}>"  # <|im_end|>, <｜User｜>, </s>, <end_of_turn>, <turn|>
@@ -73,7 +73,7 @@ def single_stop(single: Conversation, marks: Marks) -> str:
     turn = single.turns[0]
     if single.full.kind or turn.error:
         return ""
-    end = content_end(turn.upto.text, len(turn.before.text), turn.message)
+    end = served_end(turn)
     return "" if end is None else stop_after(turn.upto.text, end, marks)
 
 

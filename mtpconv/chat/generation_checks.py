@@ -8,7 +8,14 @@ from collections.abc import Iterator
 
 from mtpconv.chat.ends import Marks, stop_after
 from mtpconv.chat.found import ChatFinding, Place, excerpt
-from mtpconv.chat.turns import Conversation, Turn, content_end, content_start
+from mtpconv.chat.turns import (
+    Conversation,
+    Turn,
+    answer_begin,
+    content_end,
+    content_start,
+    served_end,
+)
 
 BLOCK = re.compile(r"\{%[-+]?\s*generation\b")
 
@@ -43,7 +50,7 @@ def generation_findings(conversation: Conversation, marks: Marks) -> Iterator[Ch
 def _turn(conversation: Conversation, turn: Turn, marks: Marks) -> Iterator[ChatFinding]:
     text = conversation.full.text
     place = Place(conversation.name, turn.number)
-    first = content_start(text, _shared(conversation, turn), turn.message)
+    first = content_start(text, answer_begin(text, turn) or 0, turn.message)
     last = None if first is None else content_end(text, first, turn.message)
     if first is None or last is None:
         return
@@ -84,13 +91,7 @@ def _turn(conversation: Conversation, turn: Turn, marks: Marks) -> Iterator[Chat
         )
 
 
-def _shared(conversation: Conversation, turn: Turn) -> int:
-    """Where to look for a turn's content from: behind what came before, if that still stands."""
-    before = turn.before.text
-    return len(before) if conversation.full.text.startswith(before) else 0
-
-
 def _is_own(turn: Turn, stop: str) -> bool:
     """Whether the stop belongs to the turn, not to the header of the next message."""
-    end = content_end(turn.upto.text, len(turn.before.text), turn.message)
+    end = served_end(turn)
     return end is not None and stop in turn.upto.text[end:]

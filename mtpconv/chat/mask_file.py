@@ -82,7 +82,7 @@ def _take(batch: Batch, size: int, lines: int, file: Any, state: Path, done: Pro
     """Write a batch; note it now and then."""
     file.write(batch.text)
     done.add(batch, size, lines)
-    if done.lines % (BATCH * 64) == 0:
+    if done.lines % (BATCH * 8) == 0:
         save(file, state, done)
 
 

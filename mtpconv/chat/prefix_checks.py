@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from mtpconv.chat.ends import Marks, stop_after
 from mtpconv.chat.found import ChatFinding, Place, common, difference, excerpt
-from mtpconv.chat.turns import Conversation, Turn, content_end, content_start, spoken
+from mtpconv.chat.turns import Conversation, Turn, content_start, served_end, spoken
 
 
 def prefix_findings(
@@ -78,7 +78,7 @@ def _history(
     if full.startswith(served):
         return
     at = common(full, served)
-    end = content_end(served, len(turn.before.text), turn.message)
+    end = served_end(turn)
     offset, left, right = difference(served, full)
     if end is None and at >= len(turn.prompt.text):
         return  # what it said is not there at all: another finding
@@ -116,7 +116,7 @@ def _rewritten(
 
 def _ending(turn: Turn, marks: Marks, place: Place) -> Iterator[ChatFinding]:
     text = turn.upto.text
-    end = content_end(text, len(turn.before.text), turn.message)
+    end = served_end(turn)
     if end is None or turn.message.get("tool_calls"):
         return
     tail = text[end:]

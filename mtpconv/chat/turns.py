@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mtpconv.chat.found import common
 from mtpconv.chat.messages import Message, Messages, assistant_turns
 from mtpconv.chat.render import Job, Rendered, Renderer
 
@@ -109,6 +110,17 @@ def _contents(content: Any) -> list[Any]:
     return [content]
 
 
+def answer_begin(text: str, turn: Turn) -> int | None:
+    """Where to look for what a turn says: behind the header that text and inference prompt share.
+
+    A word of the header may be all that the answer is. None if what is before the turn is not how
+    `text` begins.
+    """
+    if not text.startswith(turn.before.text):
+        return None
+    return max(len(turn.before.text), common(text, turn.prompt.text))
+
+
 def content_start(text: str, begin: int, message: Message) -> int | None:
     """Where the first of a message's texts stands in a rendering, from `begin` on."""
     said = spoken(message)
@@ -117,7 +129,19 @@ def content_start(text: str, begin: int, message: Message) -> int | None:
 
 
 def content_end(text: str, begin: int, message: Message) -> int | None:
-    """Where a message's last text ends in a rendering, from `begin` on."""
-    said = spoken(message)
-    at = text.find(said[-1], begin) if said else -1
-    return at + len(said[-1]) if at >= 0 else None
+    """Where a message's last text ends in a rendering, from `begin` on; each behind the other."""
+    found = False
+    for said in spoken(message):
+        at = text.find(said, begin)
+        found = at >= 0
+        if found:
+            begin = at + len(said)
+    return begin if found else None
+
+
+def served_end(turn: Turn) -> int | None:
+    """Where the turn's last text ends, as it was served."""
+    begin = answer_begin(turn.upto.text, turn)
+    return content_end(
+        turn.upto.text, len(turn.before.text) if begin is None else begin, turn.message
+    )

@@ -13,7 +13,9 @@ from mtpconv.convert.hf import CONFIG, INDEX, HfCheckpoint
 from mtpconv.convert.progress import Advance
 from mtpconv.convert.values import Where, blocks, difference, same_bytes
 from mtpconv.inventory.diff import header_findings
+from mtpconv.inventory.files import read_small, same_file
 from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.strict_json import MOST_CONFIG_BYTES
 from mtpconv.mappings.spec import TensorSpec
 
 
@@ -132,9 +134,8 @@ def sidecar_findings(
         if not came.is_file():
             message = f"{name} did not come back"
             yield Finding("sidecar/missing", "error", message, "missing", name)
-        elif came.read_bytes() != (source.root / name).read_bytes():
-            text = (source.root / name).read_bytes()
-            if name == CONFIG and came.read_bytes() == changed_text(text, config_changes):
+        elif not same_file(came, source.root / name):
+            if name == CONFIG and _is_config_of(source, came, config_changes):
                 yield from config_findings(source.config, config_changes)
                 continue
             if name == INDEX and _is_index_of(source, came, dropped):
@@ -147,6 +148,11 @@ def sidecar_findings(
                 continue
             message = f"{name} came back with other bytes"
             yield Finding("sidecar/changed", "error", message, "changed", name)
+
+
+def _is_config_of(source: HfCheckpoint, config: Path, changes: Mapping[str, Any]) -> bool:
+    text = read_small(source.root / CONFIG, MOST_CONFIG_BYTES)
+    return config.read_bytes() == changed_text(text, changes)
 
 
 def config_findings(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[Finding]:

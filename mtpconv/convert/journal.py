@@ -20,6 +20,8 @@ from mtpconv.convert.execute import OutputFile
 from mtpconv.convert.ranks import job
 from mtpconv.convert.written import Written, written_of
 from mtpconv.errors import FormatError, OutputError
+from mtpconv.inventory.files import read_small
+from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
 
 SCHEMA = "mtpconv.journal/1"
 _NAME = "mtpconv.journal.{}.jsonl"
@@ -133,11 +135,14 @@ def _left_there(folder: Path, head: Mapping[str, Any]) -> dict[str, Written]:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    lines = path.read_bytes().split(b"\n")
+    try:
+        lines = read_small(path, MOST_BYTES).split(b"\n")
+    except FormatError as error:
+        raise _unreadable(path) from error
     for line in lines[:-1]:  # behind the last line end is a line that was cut short, or nothing
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = parse_json(line)
+        except ValueError as error:
             raise _unreadable(path) from error
         if not isinstance(row, dict):
             raise _unreadable(path)

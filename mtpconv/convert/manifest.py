@@ -157,14 +157,14 @@ def manifest_digests(folder: Path) -> dict[str, Written] | None:
 
     Raises FormatError or UnsafeError for a manifest or digests that are damaged.
     """
-    path = folder / MANIFEST
-    if not path.is_file():
-        return None
+    path = require_inside(folder / MANIFEST, folder)
     try:
-        body = json.loads(path.read_bytes())
+        body = parse_json(read_small(path, MOST_BYTES), finite=False)
         digests = body.get("digests")
-    except (ValueError, AttributeError, RecursionError) as error:
-        what = f"{path}: not a manifest of mtpconv ({error!r})"
+    except FileNotFoundError:
+        return None
+    except (ValueError, AttributeError) as error:
+        what = f"{path}: not a manifest of mtpconv ({brief(error)})"
         raise FormatError("manifest/corrupt", what, "convert again") from error
     return None if digests is None else parse_digests(digests, path)
 

@@ -9,7 +9,9 @@ from mtpconv.convert.source import HubRef, Source, local_folder
 from mtpconv.convert.take_inventory import is_hf_folder
 from mtpconv.gate.outcome import Outcome, attempt
 from mtpconv.gate.policy import Policy
+from mtpconv.inventory.files import read_small
 from mtpconv.inventory.report import Report
+from mtpconv.inventory.strict_json import MOST_BYTES
 
 
 def further_checks(checkpoint: Source, root: Path, policy: Policy) -> list[Outcome]:
@@ -50,7 +52,7 @@ def _has_template(root: Path) -> bool:
     config = root / "tokenizer_config.json"
     if (root / "chat_template.jinja").is_file():
         return True
-    return config.is_file() and b'"chat_template"' in config.read_bytes()
+    return config.is_file() and b'"chat_template"' in read_small(config, MOST_BYTES)
 
 
 def _chat(root: Path) -> Report:

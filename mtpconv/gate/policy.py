@@ -105,7 +105,7 @@ def read_policy(path: Path, table: Any) -> Policy:
             mend = f"did you mean {near[0]}?" if near else f"known: {', '.join(_KEYS)}"
             raise ConfigError("gate/bad-policy", f"{path}: unknown key {key!r}", mend)
     engine = table.get("for")
-    if engine is not None and engine not in TITLES:
+    if engine is not None and (not isinstance(engine, str) or engine not in TITLES):
         raise _wrong(path, "for", " or ".join(f'"{name}"' for name in TITLES))
     strict, allow = table.get("strict", False), table.get("allow", [])
     if not isinstance(strict, bool):

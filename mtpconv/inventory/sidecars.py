@@ -4,8 +4,11 @@ A sidecar is whatever travels with the weights: config, tokenizer, chat template
 through another library is often re-serialised: other indents, other escapes, other line ends.
 """
 
+import codecs
 import json
-from typing import Any, Literal
+from typing import Literal
+
+from mtpconv.inventory.strict_json import parse_json
 
 Likeness = Literal["equal", "semantic", "different"]
 
@@ -37,7 +40,7 @@ def compare_sidecars(name: str, ours: bytes, theirs: bytes) -> Likeness:
 def _json(ours: bytes, theirs: bytes, *, ordered: bool) -> Likeness:
     try:
         alike = _canonical(ours, ordered=ordered) == _canonical(theirs, ordered=ordered)
-    except (ValueError, RecursionError):
+    except ValueError:  # what is no strict JSON equals only itself
         return "different"
     return "semantic" if alike else "different"
 
@@ -53,16 +56,8 @@ def _json_lines(ours: bytes, theirs: bytes) -> Likeness:
 
 def _canonical(text: bytes, *, ordered: bool) -> str:
     """One spelling per value: `1`, `1.0` and `true` stay apart, which `==` would not do."""
-    value = json.loads(text.decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
+    value = parse_json(text.removeprefix(codecs.BOM_UTF8), finite=False)
     return json.dumps(value, sort_keys=not ordered)
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Which of two equal keys counts is up to the reader, so such a file equals only itself."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return found
 
 
 def _template(text: bytes) -> bytes:

@@ -140,10 +140,20 @@ FAULTS: list[tuple[str, str, Callable[[Path], None]]] = [
     ("sec/template", "error", template("{{ ''.__class__.__mro__ }}")),
     ("chat/template-limit", "error", template("{{ 'a' * 10**10 }}")),
     ("chat/prefix-short", "error", template(HEAD + STOP + PROMPT.replace("\\n", ""))),
+    ("chat/prefix-short", "warning", template(HEAD.replace("\\n", ": ") + STOP
+        + PROMPT.replace("\\n", ":"))),
     ("chat/dangling-header", "error", template(HEAD + STOP + "{{ '<|im_start|>assistant\\n' }}")),
     ("chat/no-stop", "warning", template(HEAD + " }}{% endfor %}" + PROMPT)),
     ("chat/stop-differs", "warning", template(LAST_STOP)),
     ("chat/drops-field", "error", template(CHATML + "{# m.tool_calls #}")),
+    ("chat/drops-field", "warning", template(CHATML + "{% if thinking %}{% endif %}")),
+    ("chat/drops-field", "info", template(CHATML)),
+    # Vision models' templates, which take parts only, drop a plain text.
+    ("chat/drops-field", "error", template(
+        HEAD.replace(" + m.content", "}}{% for p in m.content %}{{ p.text }}{% endfor %}{{ ''")
+        + STOP + PROMPT)),
+    ("chat/template-raises", "warning", template(
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHATML)),
     ("chat/stop-not-eos", "error", template(CHATML.replace("<|im_end|>", "<|endoftext|>"))),
     ("chat/eos-unknown", "error", config(eos_token="<|nope|>")),
     ("chat/token-id-differs", "error", two_ids),
@@ -158,6 +168,9 @@ FAULTS: list[tuple[str, str, Callable[[Path], None]]] = [
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant: ' }}{% endif %}"))),
     ("chat/generation-header", "error", block(
         OPEN + "{{ '<|im_start|>assistant\\n' + m.content + '<|im_end|>' }}" + CLOSE
+        + "{{ '\\n' }}")),
+    ("chat/generation-header", "warning", block(
+        "{{ '<|im_start|>assistant' }}" + OPEN + "{{ '\\n' + m.content + '<|im_end|>' }}" + CLOSE
         + "{{ '\\n' }}")),
     ("chat/generation-stop", "error", block(
         "{{ '<|im_start|>assistant\\n' }}" + OPEN + "{{ m.content }}" + CLOSE
@@ -257,7 +270,7 @@ def test_special_token_in_the_data(tmp_path: Path) -> None:
     fine = [{"role": "user", "content": "a im_end b"}, {"role": "assistant", "content": "c"}]
     data = write_rows(tmp_path / "d.jsonl", [{"messages": fine}, {"messages": say}])
     finding = only(check_chat(folder, ChatOptions(data=data)), "chat/special-in-content")
-    assert "row 2, byte 2: <|im_end|> in messages[0].content" in finding.message
+    assert "row 2: <|im_end|> in messages[0].content" in finding.message
     write_rows(data, [{"messages": fine}])
     assert check_chat(folder, ChatOptions(data=data)).verdict == "pass"
 
@@ -272,6 +285,25 @@ def test_rows_of_the_data_are_checked_by_number(tmp_path: Path) -> None:
     data.write_text("[]\n")
     with pytest.raises(FormatError, match="row 1"):
         check_chat(folder, ChatOptions(data=data))
+
+
+@pytest.mark.parametrize("answer", ["a", "s", "assistant", "user", "start", "yes, as said"])
+def test_an_answer_may_be_a_word_of_its_header(tmp_path: Path, answer: str) -> None:
+    folder = make_folder(tmp_path / "m", GENERATION.replace("BLOCK", RIGHT))
+    say = [{"role": "user", "content": answer}, {"role": "assistant", "content": answer}]
+    data = write_rows(tmp_path / "d.jsonl", [say + say])
+    assert check_chat(folder, ChatOptions(data=data)).exit_code(strict=True) == 0
+
+
+def test_an_answer_may_repeat_its_reasoning(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "m", STRIPS)
+    say = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "Yes", "reasoning_content": "Yes, Yes or No? Yes."},
+    ]
+    data = write_rows(tmp_path / "d.jsonl", [say])
+    found = check_chat(folder, ChatOptions(data=data)).findings
+    assert not [each for each in found if each.name.startswith("row") or "row" in each.message]
 
 
 def test_both_formats_give_the_same_findings(tmp_path: Path) -> None:

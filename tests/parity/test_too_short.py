@@ -36,7 +36,17 @@ WINDOW = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "keys", "base", "fault", "key"), [DSA, WINDOW])
+UPPER_LAYERS = (
+    "qwen3", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2}, None,
+    set_key("max_window_layers", 3), "sliding_window",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "keys", "base", "fault", "key"),
+    [DSA, WINDOW, UPPER_LAYERS],
+    ids=["indexer", "window", "window of some layers"],
+)
 def test_a_fault_beyond_a_length(
     tmp_path: Path, family: str, keys: dict, base: Plant | None, fault: Plant, key: str
 ) -> None:

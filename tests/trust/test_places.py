@@ -16,6 +16,7 @@ from mtpconv.convert.digest_file import read_digests
 from mtpconv.convert.hf import open_hf
 from mtpconv.convert.manifest import read_manifest
 from mtpconv.convert.mcore import open_mcore
+from mtpconv.convert.verify.hub_hashes import hub_hashes
 from mtpconv.errors import MtpconvError
 from mtpconv.gate.policy import find_policy
 from mtpconv.gate.vocabulary import tokenizer_entries
@@ -218,3 +219,22 @@ def test_small_files_without_end(tmp_path: Path) -> None:
         source = home.hf if path.parent == home.hf else tmp_path / "mc"
         assert_refused(ask("diff", "--headers-only", source, source), "file/too-large")
         path.write_bytes(whole)
+
+
+def test_a_sidecar_without_end_is_compared_and_not_held(tmp_path: Path) -> None:
+    source, other = folder(tmp_path, "qwen3"), folder(tmp_path / "other", "qwen3")
+    for path, size in ((source, 3 << 30), (other, 4 << 30)):
+        (path / "notes.json").touch()
+        os.truncate(path / "notes.json", size)
+    answer = ask("diff", "--headers-only", source, other)
+    assert answer.code == 1
+    assert "[sidecar/changed]" in answer.out
+
+
+@pytest.mark.parametrize("kind", [fifo, device], ids=lambda kind: kind.__name__)
+def test_a_note_of_the_hub_that_is_no_file(tmp_path: Path, kind: Callable[[Path], None]) -> None:
+    notes = tmp_path / ".cache/huggingface/download"
+    notes.mkdir(parents=True)
+    (notes / "a.json.metadata").write_text(f"x\n{'0' * 40}\n1")
+    kind(notes / "b.json.metadata")
+    assert hub_hashes(tmp_path) == {"a.json": "0" * 40}

@@ -190,6 +190,7 @@ POLICIES = {
     "dots": "a" + ".a" * 100_000 + " = 1",
     "digits": "a = " + "9" * 5000,
     "not UTF-8": b"\xff",
+    "an engine that is a list": "for = [[]]",
     "large": "# " + "x" * (2 << 20),
 }
 

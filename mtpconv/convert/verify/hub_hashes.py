@@ -13,9 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mtpconv.convert.direct import Direct
+from mtpconv.errors import FormatError
+from mtpconv.inventory.files import read_small
 
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NOTES = Path(".cache/huggingface/download")
+_LARGEST_NOTE = 4096
 
 
 def hub_hashes(folder: Path) -> dict[str, str]:
@@ -23,7 +26,10 @@ def hub_hashes(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted((folder / _NOTES).rglob("*.metadata")):
         name = path.relative_to(folder / _NOTES).as_posix().removesuffix(".metadata")
-        lines = path.read_text("utf-8", errors="replace").split("\n")
+        try:
+            lines = read_small(path, _LARGEST_NOTE).decode("utf-8", errors="replace").split("\n")
+        except (FormatError, FileNotFoundError):  # no note of the hub's
+            continue
         if len(lines) > 1 and _HASH.fullmatch(lines[1].strip()):
             found[name] = lines[1].strip()
     if folder.resolve().parent.name == "snapshots":

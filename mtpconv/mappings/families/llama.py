@@ -6,7 +6,7 @@ has q/k/v biases, Qwen3 norms q and k per head and takes biases by `attention_bi
 
 from mtpconv.mappings.blocks import Gqa, dense_mlp, gqa, rotary_buffers
 from mtpconv.mappings.config import Config, flag, integer
-from mtpconv.mappings.megatron_args import Args, common_args, gqa_args
+from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, window_args
 from mtpconv.mappings.rule import Request, Row
 from mtpconv.mappings.sizes import gqa_sizes
 from mtpconv.mappings.trunk import trunk
@@ -64,9 +64,20 @@ def llama_args(config: Config) -> Args:
 
 def qwen2_args(config: Config) -> Args:
     """Megatron-LM arguments of a qwen2 model."""
-    return common_args(config) | gqa_args(qwen2_sizes(config))
+    return common_args(config) | gqa_args(qwen2_sizes(config)) | _qwen_window(config)
 
 
 def qwen3_args(config: Config) -> Args:
     """Megatron-LM arguments of a qwen3 model."""
-    return common_args(config) | gqa_args(qwen3_sizes(config))
+    return common_args(config) | gqa_args(qwen3_sizes(config)) | _qwen_window(config)
+
+
+def _qwen_window(config: Config) -> Args:
+    """A window where it is in use, on the layers from `max_window_layers` on.
+
+    As transformers' Qwen2Config and Qwen3Config say; in every release it is switched off.
+    """
+    if not flag(config, "use_sliding_window"):
+        return {}
+    first = integer(config, "max_window_layers", 28, least=0)
+    return window_args(config, [n < first for n in range(integer(config, "num_hidden_layers"))])
