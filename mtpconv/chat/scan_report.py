@@ -77,7 +77,7 @@ def content_findings(scan: Scan, tokens: Tokens) -> Iterator[ChatFinding]:
             "error" if hit.token in tokens.special else "warning",
             f"{hit.token} in {hit.path} becomes that token, not text",
             name=hit.token,
-            places=(Place(f"row {hit.row}, byte {hit.offset:,}"),),
+            places=(Place(f"row {hit.row}"),),
             offset=hit.offset,
             hint="take it out of the data, or break it with a space",
         )

@@ -60,17 +60,11 @@ def capped_attention(cap: float) -> type:
                 window_size=window if windowed else None,
             )
 
-        def forward(
-            self,
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-            attention_mask: Tensor | None = None,
-            attn_mask_type: Any = None,
-            **_: object,
-        ) -> Tensor:
+        def forward(self, *states: Any, attn_mask_type: Any = None, **_: object) -> Tensor:
+            """Q, k and v as in TE's, with megatron's own type of mask."""
             mask = None if attn_mask_type is None else attn_mask_type.name
-            return super().forward(query, key, value, attention_mask, mask)
+            query, key, value = states[:3]
+            return super().forward(query, key, value, attn_mask_type=mask)
 
         def _scores(self, q: Tensor, k: Tensor) -> Tensor:
             return cap * torch.tanh(super()._scores(q, k) / cap)

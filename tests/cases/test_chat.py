@@ -112,6 +112,8 @@ def test_case_56_a_stop_token_inside_a_message(tmp_path: Path) -> None:
     write_rows(data, [{"messages": ROWS}, {"messages": planted}])
     found = ask("chat", "check", folder, "--data", data)
     assert (found.code, found.ids("error")) == (1, ["chat/special-in-content"])
-    message = found.all("chat/special-in-content")[0]["message"]
-    # In bytes: the letter before it takes two.
-    assert message.startswith("row 2, byte 3: <|im_end|> in messages[0].content")
+    (said,) = found.all("chat/special-in-content")
+    assert said["message"].startswith("row 2: <|im_end|> in messages[0].content")
+    (seen,) = [f for f in found.report["chat"] if f["id"] == said["id"]]
+    assert seen["places"][0]["conversation"] == "row 2"
+    assert seen["offset"] == 3  # bytes: the letter before it takes two

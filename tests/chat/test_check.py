@@ -270,7 +270,7 @@ def test_special_token_in_the_data(tmp_path: Path) -> None:
     fine = [{"role": "user", "content": "a im_end b"}, {"role": "assistant", "content": "c"}]
     data = write_rows(tmp_path / "d.jsonl", [{"messages": fine}, {"messages": say}])
     finding = only(check_chat(folder, ChatOptions(data=data)), "chat/special-in-content")
-    assert "row 2, byte 2: <|im_end|> in messages[0].content" in finding.message
+    assert "row 2: <|im_end|> in messages[0].content" in finding.message
     write_rows(data, [{"messages": fine}])
     assert check_chat(folder, ChatOptions(data=data)).verdict == "pass"
 

@@ -24,8 +24,8 @@ from mtpconv.parity.hf_side import language_model
 from tests.families.keys import keys_of
 from tests.fixtures.hf import write_checkpoint
 from tests.fixtures.mtp_families import config_for, tensors_for
+from tests.fixtures.saved import add_shard, save_model
 from tests.parity.faults import Plant, change, half_rows, halves, swap
-from tests.parity.made import add_shard, save_model
 from tests.parity.plain_mcore import Grouped, Latent, Layer, Rope
 
 Config = dict[str, object]
@@ -227,6 +227,21 @@ def test_what_transformers_makes_comes_back(family: str, tmp_path: Path) -> None
     mtp = {name: t for name, t in tensors_for(config, 1).items() if ".mtp" in name}
     config = {key: value for key, value in config.items() if key not in absent}
     assert mtp
+    save_model(tmp_path, config)
+    add_shard(tmp_path, mtp)
+    report = roundtrip(tmp_path, RoundTrip(check=True))
+    assert report.verdict == "pass", report.reason
+
+
+def test_step_as_transformers_makes_it_comes_back(tmp_path: Path) -> None:
+    """Step-3.7, vision tower and all; of its experts transformers wants the number by its name."""
+    config = config_for("step3p7", 1)
+    mtp = {n: t for n, t in tensors_for(config, 1).items() if n.startswith("model.layers.4.")}
+    text = {key: value for key, value in config["text_config"].items() if key != "rope_scaling"}
+    tower = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tower |= {"intermediate_size": 24, "image_size": 28, "patch_size": 14}
+    config = {key: value for key, value in config.items() if key != "torch_dtype"}
+    config |= {"text_config": text | {"n_routed_experts": 8}, "vision_config": tower}
     save_model(tmp_path, config)
     add_shard(tmp_path, mtp)
     report = roundtrip(tmp_path, RoundTrip(check=True))
