@@ -68,16 +68,16 @@ def test_too_little_is_said_before_anything_is_written(tmp_path: Path, computed:
 
 def test_it_is_kept(tmp_path: Path) -> None:
     """The system grants no more than was asked for, which is less than the checkpoint has."""
-    config = fixture.config_for("qwen3", vocab_size=600_000)
+    config = fixture.config_for("qwen3", vocab_size=850_000)
     source = fixture.write_checkpoint(tmp_path / "hf", config, fixture.tensors_for(config))
-    most = 110_000_000
+    most = 150_000_000  # a thread's stack counts here, touched or not
     assert sum(path.stat().st_size for path in source.glob("*.safetensors")) > most
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
     command = [sys.executable, "-m", "mtpconv", "hf2mcore", str(source), str(tmp_path / "mc"),
-               "--max-memory", "110MB", "--threads", "2"]  # fmt: skip
+               "--max-memory", "150MB", "--threads", "2"]  # fmt: skip
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, preexec_fn=limited, timeout=60
     )
