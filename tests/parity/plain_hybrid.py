@@ -21,7 +21,10 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Hybrid:
-    """What the config says of the layer; `window` counts the query's own key."""
+    """What the config says of the layer; `window` counts the query's own key.
+
+    `limit` clamps gate and up, as transformers does it: the shared expert's too.
+    """
 
     heads: int
     rope: int

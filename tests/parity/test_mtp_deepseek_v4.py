@@ -51,10 +51,10 @@ def theirs(folder: Path, tensors: Tensors, depth: int) -> Tensor:
     from transformers import AutoModelForCausalLM
     from transformers.masking_utils import create_sliding_window_causal_mask
 
-    p, kept = f"mtp.{depth}.", ("enorm.weight", "hnorm.weight", "e_proj.weight", "h_proj.weight")
+    p, ahead = f"mtp.{depth}.", ("enorm.weight", "hnorm.weight", "e_proj.weight", "h_proj.weight")
     ends = ("hc_head_fn", "hc_head_base", "hc_head_scale", "norm.weight")
     own = {n.removeprefix(p): t for n, t in tensors.items() if n.startswith(p)}
-    front = {name: own.pop(name).float() for name in kept}
+    front = {name: own.pop(name).float() for name in ahead}
     layer = {name if name in ends else f"layers.0.{name}": t for name, t in own.items()}
     alone = {"num_hidden_layers": 1, "compress_ratios": [0], "num_hash_layers": 0}
     alone |= {"num_nextn_predict_layers": 0, "rope_scaling": None}
