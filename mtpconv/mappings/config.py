@@ -149,6 +149,14 @@ def number(config: Config, key: str, default: float | None = None) -> float:
     return float(value)
 
 
+def positive(config: Config, key: str, default: float | None = None) -> float:
+    """`config[key]` as a float above zero. Raises ConfigError for anything else."""
+    value = number(config, key, default)
+    if value <= 0:
+        raise ConfigError("config/bad-value", f"config.json: '{key}' is {value}, not above zero")
+    return value
+
+
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)

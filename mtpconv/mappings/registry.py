@@ -135,11 +135,18 @@ class Family:
         return MtpCount(count, self.mtp.stored(config, names), self.mtp.convention)
 
     def megatron_args(self, config: Config, mtp_layers: int) -> Args:
-        """Megatron-LM arguments of a model with `mtp_layers` MTP layers."""
+        """Megatron-LM arguments of a model with `mtp_layers` MTP layers.
+
+        Raises ConfigError where a value they are computed from makes no sense.
+        """
         config = self.complete(config)
         if self.mtp is not None:
             config = {**config, self.mtp.key.rpartition(".")[2]: mtp_layers}
-        return self.args(config) | mtp_args(mtp_layers)
+        try:
+            return self.args(config) | mtp_args(mtp_layers)
+        except ArithmeticError as error:
+            what = f"config.json: the Megatron arguments cannot be computed from it ({error})"
+            raise ConfigError("config/bad-value", what) from error
 
 
 _QWEN = Mtp("num_nextn_predict_layers", qwen3_next.mtp_prefixes, qwen3_next.mtp_depth, "silent")

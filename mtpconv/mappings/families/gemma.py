@@ -10,7 +10,7 @@ Gemma 3's second RoPE base are no weights.
 """
 
 from mtpconv.mappings.blocks import Gqa, gated_mlp, gqa, one, rotary_buffers
-from mtpconv.mappings.config import Config, flag, integer, number
+from mtpconv.mappings.config import Config, flag, integer, positive
 from mtpconv.mappings.megatron_args import Args, common_args, gqa_args, window_args
 from mtpconv.mappings.rule import Carry, Request, Row
 from mtpconv.mappings.sizes import gqa_sizes, layer_kinds
@@ -95,6 +95,6 @@ def _args(config: Config, sizes: Gqa, every: int) -> Args:
             "swiglu": False,
             "gated_linear_unit": True,
             "apply_layernorm_1p": True,
-            "softmax_scale": number(config, "query_pre_attn_scalar", 256.0) ** -0.5,
+            "softmax_scale": positive(config, "query_pre_attn_scalar", 256.0) ** -0.5,
         }
     )
