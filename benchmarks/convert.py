@@ -1,21 +1,27 @@
-"""Both directions against `cp` + sync of the same files, in one run, as ratios.
+"""Both directions against `cp`, torch's writer and reader, and the plain loop: the same files.
 
-    python benchmarks/convert.py [--gb 4] [--runs 3] [--dir DIR]
+    python benchmarks/convert.py [--gb 4] [--runs 5] [--dir DIR] [--only NAME ...] [--memory]
 
-Writes a bf16 MoE checkpoint of random bytes (no holes, no reflink), then times interleaved runs of
-`cp` + sync, hf2mcore and mcore2hf, each a process of its own, and prints medians, ratios and the
-peak anonymous memory above an idle interpreter that has torch loaded.
+Writes a bf16 MoE checkpoint of random bytes (no holes, no reflink), then runs every command in
+turn, each a process of its own, `--runs` times over. Wall time includes flushing to the disk (sync)
+and starting the interpreter; each run is set against the `cp` + sync of the same files in the same
+round, and the median of those ratios is printed. With --memory, one more run of each is sampled for
+its peak anonymous memory above an idle interpreter that has the same modules loaded.
 """
 
 import argparse
 import json
 import os
+import re
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from mtpconv.convert.headers import header_bytes
@@ -45,27 +51,6 @@ CONFIG = {
 }
 LAYER_BYTES = 2 * 33 * 3 * 1024 * 2048 + 2 * 2048 * 128 * (32 * 2 + 8 * 2)
 SHARD = 1 << 30
-
-PROBE = """
-import re, resource, sys, threading, time
-import torch
-def anonymous():
-    return sum(int(re.search(r"\\\\d+", line)[0]) for line in open("/proc/self/smaps_rollup")
-               if line.startswith("Anonymous:"))
-idle, peak, done = anonymous(), 0, False
-def watch():
-    global peak
-    while not done:
-        peak = max(peak, anonymous())
-        time.sleep(0.02)
-thread = threading.Thread(target=watch); thread.start()
-from mtpconv.cli import app
-try:
-    app(standalone_mode=True)
-finally:
-    done = True; thread.join()
-    print("PEAK", peak - idle, file=sys.stderr)
-"""
 
 
 def write_checkpoint(folder: Path, nbytes: int) -> None:
@@ -100,58 +85,152 @@ def write_checkpoint(folder: Path, nbytes: int) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def timed(command: list[str], target: Path) -> float:
-    """Wall seconds of a command and of flushing what it wrote; the target is removed afterwards."""
+HERE = Path(__file__).parent
+OURS = "import mtpconv.cli, mtpconv.convert.hf2mcore, mtpconv.convert.mcore2hf"
+PEERS = "import torch, torch.distributed.checkpoint, safetensors.torch"
+WITHOUT = """
+from mtpconv.convert import hot
+class Nothing:
+    def update(self, data): pass
+    def hex(self): return "0" * 32
+hot.Digest = Nothing
+from mtpconv.cli import main
+main()
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is timed: its words, the `cp` it is set against, and what an idle twin imports."""
+
+    words: list[str]
+    against: str
+    idle: str = ""
+
+
+@dataclass(frozen=True)
+class Took:
+    """Wall seconds with sync, and CPU seconds of the process alone."""
+
+    wall: float
+    cpu: float
+
+
+def run(words: list[str], out: Path) -> Took:
+    """Run a command and flush what it wrote; the output is removed afterwards."""
     os.sync()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.sync()
-    took = time.perf_counter() - start
-    shutil.rmtree(target)
-    return took
+    wall = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    shutil.rmtree(out, ignore_errors=True)
+    return Took(wall, cpu)
 
 
-def peak_memory(words: list[str], target: Path) -> int:
-    """Anonymous bytes of one run above the idle interpreter with torch loaded, sampled."""
-    command = [sys.executable, "-c", PROBE.replace("\\\\d", "\\d"), *words]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    shutil.rmtree(target)
-    return int(done.stderr.rpartition("PEAK")[2]) * 1024
+def peak_anonymous(words: list[str]) -> int:
+    """Peak anonymous bytes of a process, sampled from outside every 10 ms."""
+    peak = 0
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            try:
+                rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+            except OSError:
+                break
+            found = re.search(r"^Anonymous: +(\d+) kB", rollup, re.MULTILINE)
+            peak = max(peak, int(found[1]) * 1024 if found else 0)
+            time.sleep(0.01)
+        if process.wait():
+            raise SystemExit(f"failed: {words}")
+    return peak
+
+
+def commands(source: Path, mcore: Path, out: Path) -> dict[str, Command]:
+    """Everything that is timed."""
+    python = sys.executable
+    copy = ["cp", "-r", "--reflink=never"]
+    there, back = [str(source), str(out)], [str(mcore), str(out)]
+    tool, bare = [python, "-m", "mtpconv"], [python, "-c", WITHOUT]
+    peers = [python, str(HERE / "peers.py")]
+    hf, dist = "cp + sync, HF", "cp + sync, torch_dist"
+    return {
+        hf: Command([*copy, *there], hf),
+        "hf2mcore": Command([*tool, "hf2mcore", *there], hf, OURS),
+        "hf2mcore, no digests": Command([*bare, "hf2mcore", *there], hf),
+        "hf2mcore --verify": Command([*tool, "hf2mcore", *there, "--verify"], hf),
+        "hf2mcore --stats": Command([*tool, "hf2mcore", *there, "--stats"], hf),
+        "DCP writer": Command([*peers, "dcp-save", *there], hf, PEERS),
+        "plain loop there": Command([*peers, "loop-there", *there], hf, PEERS),
+        dist: Command([*copy, *back], dist),
+        "mcore2hf": Command([*tool, "mcore2hf", *back], dist, OURS),
+        "mcore2hf, no digests": Command([*bare, "mcore2hf", *back], dist),
+        "mcore2hf --verify": Command([*tool, "mcore2hf", *back, "--verify"], dist),
+        "DCP reader (no write)": Command([*peers, "dcp-load", *back], dist, PEERS),
+        "plain loop back": Command([*peers, "loop-back", *back], dist, PEERS),
+        "verify (no write)": Command([*tool, "verify", str(mcore)], dist, OURS),
+    }
+
+
+def table(times: dict[str, list[Took]], all_commands: dict[str, Command], size: int) -> str:
+    """Medians, and the median of the ratios to `cp` round by round (its spread behind it)."""
+    lines = ["| command | wall s | MB/s | CPU s | speed / cp (min..max) |", "|---|---|---|---|---|"]
+    for name, took in times.items():
+        wall = statistics.median(one.wall for one in took)
+        cpu = statistics.median(one.cpu for one in took)
+        against = times[all_commands[name].against]
+        ratios = [copy.wall / one.wall for copy, one in zip(against, took, strict=True)]
+        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
+        lines.append(f"| {name} | {wall:.2f} | {size / wall / 1e6:,.0f} | {cpu:.2f} | {spread} |")
+    return "\n".join(lines)
+
+
+def memory(all_commands: dict[str, Command], out: Path) -> Iterator[str]:
+    """Peak anonymous memory of each command above its idle twin."""
+    for name, command in all_commands.items():
+        if command.idle:
+            twin = [sys.executable, "-c", f"{command.idle}; import time; time.sleep(1)"]
+            above = peak_anonymous(command.words) - peak_anonymous(twin)
+            shutil.rmtree(out, ignore_errors=True)
+            yield f"| {name} | {above / 2**20:,.0f} |"
 
 
 def main() -> None:
-    """Run the benchmark and print its table."""
+    """Run the benchmark and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--gb", type=float, default=4.0)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--dir", type=Path, default=None)
+    parser.add_argument("--only", nargs="*", default=None, help="commands beside the two of cp")
+    parser.add_argument("--memory", action="store_true")
     args = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory(prefix="mtpconv-bench-", dir=args.dir) as folder:
         work = Path(folder)
         source, mcore, out = work / "hf", work / "mcore", work / "out"
         write_checkpoint(source, int(args.gb * 1e9))
         tool = [sys.executable, "-m", "mtpconv"]
         subprocess.run([*tool, "hf2mcore", source, mcore], check=True, stdout=subprocess.DEVNULL)
-        commands = {
-            "cp + sync, HF": ["cp", "-r", "--reflink=never", str(source), str(out)],
-            "hf2mcore": [*tool, "hf2mcore", str(source), str(out)],
-            "cp + sync, torch_dist": ["cp", "-r", "--reflink=never", str(mcore), str(out)],
-            "mcore2hf": [*tool, "mcore2hf", str(mcore), str(out)],
-        }
-        times: dict[str, list[float]] = {name: [] for name in commands}
+        every = commands(source, mcore, out)
+        if args.only is not None:
+            every = {n: c for n, c in every.items() if n in args.only or n.startswith("cp + ")}
+        for path in (*source.iterdir(), *(mcore / "release").glob("*.distcp")):
+            with path.open("rb") as file:  # a warm source
+                while file.read(1 << 24):
+                    pass
+        times: dict[str, list[Took]] = {name: [] for name in every}
         for _ in range(args.runs):
-            for name, command in commands.items():
-                times[name].append(timed(command, out))
-        medians = {name: statistics.median(values) for name, values in times.items()}
+            for name, command in every.items():
+                times[name].append(run(command.words, out))
         size = sum(path.stat().st_size for path in source.iterdir())
-        print(f"{size / 1e9:.2f} GB, {args.runs} interleaved runs, medians")
-        for name, seconds in medians.items():
-            print(f"  {name:<24}{seconds:7.2f} s {size / seconds / 1e6:8.0f} MB/s")
-        print(f"  hf2mcore / cp   {medians['hf2mcore'] / medians['cp + sync, HF']:.2f}")
-        print(f"  mcore2hf / cp   {medians['mcore2hf'] / medians['cp + sync, torch_dist']:.2f}")
-        for name, words in (("hf2mcore", [str(source)]), ("mcore2hf", [str(mcore)])):
-            peak = peak_memory([name, *words, str(out)], out)
-            print(f"  {name} peak anonymous memory above idle: {peak / 2**20:.0f} MiB")
+        print(f"{size / 1e9:.2f} GB, {args.runs} rounds, warm source\n")
+        if args.runs:
+            print(table(times, every, size))
+        if args.memory:
+            print("\n| command | peak anonymous MiB above idle |\n|---|---|")
+            for line in memory(every, out):
+                print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mtpconv.convert.blocks import BLOCK
 from mtpconv.convert.care import Care
-from mtpconv.convert.writer import BUFFER
+from mtpconv.convert.writer import BUFFER, BUFFERS
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.render_text import size_text
 from mtpconv.mappings.compute import Compute
@@ -25,11 +25,11 @@ _TORCH = 256 << 20
 
 
 def buffers(threads: int, matrix: int) -> int:
-    """Bytes that `threads` hold at most: each an output buffer, two blocks, and a matrix.
+    """Bytes that `threads` hold at most: each its output buffers, two blocks, and a matrix.
 
     A matrix of `matrix` bytes counts four times: as read, computed, and cast to twice the width.
     """
-    return threads * (BUFFER + 2 * BLOCK + 4 * matrix)
+    return threads * (BUFFERS * BUFFER + 2 * BLOCK + 4 * matrix)
 
 
 def largest_matrix(rules: Iterable[Rule], tensors: Mapping[str, TensorSpec]) -> tuple[str, int]:

@@ -62,7 +62,7 @@ def test_what_the_disk_did_not_keep_is_not_published(
     own: Path, command: str, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = {"mcore2hf": own / "mc", "hf2mcore": own / "hf"}[command]
-    right: Callable[..., Any] = module.write_files
+    right: Callable[..., Any] = module.write_outputs
 
     def losing(folder: Path, *args: Any, **options: Any) -> Any:
         written = right(folder, *args, **options)
@@ -70,7 +70,7 @@ def test_what_the_disk_did_not_keep_is_not_published(
         flip(folder / file.name, list(file.tensors.values())[2].start)
         return written
 
-    monkeypatch.setattr(module, "write_files", losing)
+    monkeypatch.setattr(module, "write_outputs", losing)
     code, report = ask(command, source, own / "out", "--verify")
     assert code == 1
     assert [id for id, _ in errors(report)] == ["verify/damaged"]
