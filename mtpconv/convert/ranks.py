@@ -254,7 +254,7 @@ def job() -> Ranks:
 _DIED = {"died": True, "id": "rank/lost", "what": "died without a word (killed, or out of memory)",
          "mend": "look at its node's log; nothing was published"}  # fmt: skip
 _NO_LAUNCHER = _DIED | {"what": "lost torchrun, which died without a word (killed?)"}
-_NO_STORE = _DIED | {"what": "it, or torchrun beside it, died without a word (killed?)"}
+_NO_STORE = _DIED | {"what": f"{_DIED['what']}, or its torchrun did"}
 
 
 def _ended(error: BaseException) -> dict[str, Any]:
