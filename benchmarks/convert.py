@@ -154,6 +154,8 @@ def commands(source: Path, mcore: Path, out: Path) -> dict[str, Command]:
     there, back = [str(source), str(out)], [str(mcore), str(out)]
     tool, bare = [python, "-m", "mtpconv"], [python, "-c", WITHOUT]
     peers = [python, str(HERE / "peers.py")]
+    launch = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    ranks = [*launch, "-m", "mtpconv"]
     hf, dist = "cp + sync, HF", "cp + sync, torch_dist"
     return {
         hf: Command([*copy, *there], hf),
@@ -161,12 +163,15 @@ def commands(source: Path, mcore: Path, out: Path) -> dict[str, Command]:
         "hf2mcore, no digests": Command([*bare, "hf2mcore", *there], hf),
         "hf2mcore --verify": Command([*tool, "hf2mcore", *there, "--verify"], hf),
         "hf2mcore --stats": Command([*tool, "hf2mcore", *there, "--stats"], hf),
+        "hf2mcore, 2 ranks": Command([*ranks, "hf2mcore", *there], hf),
+        "2 ranks, plan alone": Command([*ranks, "plan", str(source)], hf),
         "DCP writer": Command([*peers, "dcp-save", *there], hf, PEERS),
         "plain loop there": Command([*peers, "loop-there", *there], hf, PEERS),
         dist: Command([*copy, *back], dist),
         "mcore2hf": Command([*tool, "mcore2hf", *back], dist, OURS),
         "mcore2hf, no digests": Command([*bare, "mcore2hf", *back], dist),
         "mcore2hf --verify": Command([*tool, "mcore2hf", *back, "--verify"], dist),
+        "mcore2hf, 2 ranks": Command([*ranks, "mcore2hf", *back], dist),
         "DCP reader (no write)": Command([*peers, "dcp-load", *back], dist, PEERS),
         "plain loop back": Command([*peers, "loop-back", *back], dist, PEERS),
         "verify (no write)": Command([*tool, "verify", str(mcore)], dist, OURS),

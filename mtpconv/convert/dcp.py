@@ -13,7 +13,7 @@ from mtpconv.convert import picklebytes as pb
 from mtpconv.convert.inert import TORCH_DTYPES, Inert
 from mtpconv.convert.opcodes import loads
 from mtpconv.errors import FormatError, UnsafeError, brief
-from mtpconv.inventory.files import read_small, require_inside, require_name
+from mtpconv.inventory.files import is_plain_name, read_small, require_inside, require_name
 from mtpconv.mappings.spec import LARGEST, MOST_TENSORS, Shape, TensorSpec, checked_spec
 
 METADATA = ".metadata"
@@ -124,8 +124,8 @@ def _stored(info: Any, where: str) -> Stored:
     file, offset, length = state["relative_path"], state["offset"], state["length"]
     if state.get("transform_descriptors"):
         raise FormatError("dist/transformed", f"{where}: items are transformed (compressed?)")
-    if not isinstance(file, str) or "/" in file or "\\" in file or file in ("", ".", ".."):
-        what = f"{where}: an item lies in {brief(file)}, outside the folder"
+    if not isinstance(file, str) or not is_plain_name(file) or "/" in file or file == ".":
+        what = f"{where}: an item lies in {brief(file)}, no file of the folder"
         raise UnsafeError("sec/path", what, "do not load this checkpoint; ask whoever made it")
     if not all(type(n) is int and 0 <= n <= LARGEST for n in (offset, length)):
         raise ValueError(f"offset {brief(offset)}, length {brief(length)}")

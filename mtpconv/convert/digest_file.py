@@ -84,7 +84,7 @@ def parse_digests(body: Any, path: Path) -> dict[str, Written]:
         raise _corrupt(path, error) from error
     for name in files:
         if not is_plain_name(name):
-            what = f"{path}: names {brief(name)}, outside the folder"
+            what = f"{path}: names {brief(name)}, no file of the folder"
             raise UnsafeError("sec/path", what, "do not use these digests")
         require_name(name, path)
     return files

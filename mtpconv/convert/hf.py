@@ -214,7 +214,7 @@ def _read_index(folder: Path) -> tuple[dict[str, Any] | None, dict[str, str] | N
         raise FormatError("index/corrupt", message, "fetch it again") from error
     for file in weight_map.values():
         if not isinstance(file, str) or not is_plain_name(file):
-            what = f"{path}: names the shard {brief(file)}, outside the folder"
+            what = f"{path}: names the shard {brief(file)}, no file of the folder"
             raise UnsafeError("sec/path", what, "do not use this index: mtpconv reindex")
     for name in (*weight_map, *set(weight_map.values())):
         require_name(name, path)

@@ -139,7 +139,7 @@ def read_manifest(folder: Path) -> Like | None:
         raise FormatError("manifest/corrupt", what, "give --like instead") from error
     for name in (*like.sidecars, *(shard.file for shard in like.layout.shards)):
         if not is_plain_name(name):
-            what = f"{path}: names {brief(name)}, outside the folder"
+            what = f"{path}: names {brief(name)}, no file of the folder"
             raise UnsafeError("sec/path", what, "do not load this checkpoint; ask whoever made it")
         require_name(name, path)
     for name in like.layout.tensors:

@@ -55,13 +55,21 @@ def staging(target: Path, *, resume: bool = False) -> Iterator[Path]:
         raise
     finally:
         for handle in held:
-            if not keep:
+            if not keep and _is(stage, handle):
                 shutil.rmtree(stage, ignore_errors=True)
             os.close(handle)
             if not target.exists():
                 for folder in made:
                     with suppress(OSError):  # something is in it
                         folder.rmdir()
+
+
+def _is(stage: Path, handle: int) -> bool:
+    """Whether that name is still the open folder's: published, it may be another run's by now."""
+    try:
+        return os.path.samestat(stage.lstat(), os.fstat(handle))
+    except OSError:
+        return False
 
 
 def _make(stage: Path, target: Path, *, resume: bool) -> int:

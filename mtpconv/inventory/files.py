@@ -17,6 +17,10 @@ LONGEST_NAME = 1024
 """Characters of a tensor's or a file's name; releases stay below 150."""
 
 
+_NAME_MAX = 255
+"""Bytes of a file's name that Linux file systems take."""
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading.
 
@@ -78,9 +82,11 @@ def _require_regular(path: Path, mode: int) -> None:
 
 @lru_cache(maxsize=4096)  # an index names the same few shards for every tensor
 def is_plain_name(file: str) -> bool:
-    """Whether a name from a file stays inside its folder."""
+    """Whether a name from a file can be that of a file inside its folder."""
     path = PurePosixPath(file)
-    return bool(file) and not path.is_absolute() and ".." not in path.parts and "\\" not in file
+    if path.is_absolute() or ".." in path.parts or "\\" in file:
+        return False
+    return bool(file) and all(len(os.fsencode(part)) <= _NAME_MAX for part in path.parts)
 
 
 def is_inside(path: Path, folder: Path) -> bool:

@@ -19,6 +19,7 @@ from mtpconv.convert.care import Care
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
 from mtpconv.convert.mcore2hf import ToHf, mcore2hf
 from mtpconv.convert.prepare import Way
+from mtpconv.convert.stage import staging
 from mtpconv.errors import FormatError, MtpconvError, OutputError
 from tests.fixtures import hf as fixture
 from tests.fixtures.tamper import flip_byte
@@ -239,6 +240,15 @@ def test_two_runs_do_not_write_one_folder(tmp_path: Path, source: Path, interrup
             assert done_file(interrupted).is_file()
     finally:
         os.close(handle)
+
+
+def test_what_another_run_makes_once_ours_is_published_stays(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with staging(target) as stage:
+        stage.rename(target)
+        stage.mkdir()
+        (stage / "theirs").touch()
+    assert (stage / "theirs").exists()
 
 
 @pytest.mark.parametrize("direction", ["hf2mcore", "mcore2hf"])

@@ -25,6 +25,8 @@ from tests.trust.limits import ask, assert_refused
 from tests.trust.places import Checkpoint, folder, megatron
 
 OUTSIDE = ["../x.safetensors", "/etc/passwd", "a/../../x", "..", "", "a\\..\\b"]
+TOO_LONG = ["x" * 256, "\u00fc" * 130]
+"""Longer than the 255 bytes a file's name may have on Linux."""
 
 
 def refused(read: Callable[[], object]) -> str:
@@ -39,7 +41,7 @@ def edited(path: Path, change: Callable[[dict], object]) -> None:  # type: ignor
     path.write_text(json.dumps(body))
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("name", OUTSIDE + TOO_LONG)
 def test_names_that_lead_outside(tmp_path: Path, name: str) -> None:
     home = megatron(tmp_path)
     manifest, digests = home.release / "mtpconv.json", tmp_path / "mtpconv.digests.json"
