@@ -16,6 +16,7 @@ from mtpconv.cli import (  # noqa: F401  (importing them adds their commands)
     verify,
 )
 from mtpconv.cli.app import app
+from mtpconv.cli.common import say_stopped
 from mtpconv.errors import Terminated
 
 __all__ = ["app", "main"]
@@ -30,10 +31,10 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except KeyboardInterrupt:
-        print(f"interrupted; nothing was published{_kept()}", file=sys.stderr)
+        say_stopped("interrupted")
         sys.exit(130)
     except Terminated:
-        print(f"stopped by SIGTERM; nothing was published{_kept()}", file=sys.stderr)
+        say_stopped("stopped by SIGTERM")
         sys.exit(143)
     except Exception as error:
         if "--debug" in sys.argv:
@@ -43,10 +44,6 @@ def main() -> None:
         what = visible(f"{type(error).__name__}: {error}"[:2000])
         print(f"ERROR  {what} [internal/exception]; --debug shows where", file=sys.stderr)
         sys.exit(2)
-
-
-def _kept() -> str:
-    return "; the same command goes on from here" if "--resume" in sys.argv else ""
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> None:

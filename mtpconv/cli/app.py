@@ -1,13 +1,12 @@
 """The application itself, and `--version`."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from mtpconv import __version__
-from mtpconv.cli.common import Format, could_not_check
+from mtpconv.cli.common import Format, could_not_check, say_stopped
 from mtpconv.errors import ConfigError
 
 # typer carries a click of its own in some releases, so the class is taken from where it is.
@@ -33,7 +32,7 @@ class _Commands(TyperGroup):
             known = ConfigError("usage/options", error.format_message(), mend)
             could_not_check(command, known, output, debug=False)
         except KeyboardInterrupt:  # typer would leave without a word
-            print("interrupted; nothing was published", file=sys.stderr)
+            say_stopped("interrupted")
             raise typer.Exit(130) from None
 
 

@@ -325,6 +325,16 @@ def could_not_check(
     raise typer.Exit(report.exit_code(strict=False))
 
 
+def say_stopped(how: str) -> None:
+    """One line on stderr for work that a signal ended; of several ranks the first speaks."""
+    from mtpconv.convert.ranks import under_torchrun
+
+    if under_torchrun() and os.environ.get("RANK") != "0":
+        return
+    kept = "; the same command goes on from here" if "--resume" in sys.argv else ""
+    print(f"{how}; nothing was published{kept}", file=sys.stderr)
+
+
 def _known(error: Exception) -> MtpconvError:
     if isinstance(error, MtpconvError):
         return error

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mtpconv.convert.digests import ALGORITHM, BLOCK, Digest
-from mtpconv.convert.written import Range, Written
+from mtpconv.convert.written import Range, Written, require_sound
 from mtpconv.errors import FormatError, UnsafeError, brief
 from mtpconv.inventory.files import is_plain_name, read_small, require_inside, require_name
 from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
@@ -96,25 +96,10 @@ def _corrupt(path: Path, error: Exception) -> FormatError:
 
 
 def _file(name: str, entry: Mapping[str, Any]) -> Written:
-    at = 0
-    tensors: dict[str, Range] = {}
-    for tensor, (start, nbytes, digest) in entry["tensors"].items():
-        if _count(start) < at or _count(nbytes) < 0:
-            raise ValueError(f"{name}: the range of {tensor}")
-        at = start + nbytes
-        tensors[tensor] = Range(start, nbytes, _hex(digest))
-    if at > _count(entry["size"]):
-        raise ValueError(f"{name}: its size")
-    return Written(name, entry["size"], tensors, _hex(entry["frame"]))
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int:
-        raise ValueError(f"{value!r} is no number of bytes")
-    return value
-
-
-def _hex(value: Any) -> str:
-    if not (isinstance(value, str) and len(value) == 32):
-        raise ValueError(f"{value!r} is no digest")
-    return value
+    tensors = {
+        tensor: Range(start, nbytes, digest)
+        for tensor, (start, nbytes, digest) in entry["tensors"].items()
+    }
+    file = Written(name, entry["size"], tensors, entry["frame"])
+    require_sound(file)
+    return file

@@ -89,7 +89,9 @@ def hf2mcore(source: Path, target: Path, options: ToMcore, progress: Progress = 
     before = stamps(hf.root / name for name in (*hf.headers, *hf.sidecars))
     try:
         with staging(final, resume=options.resume) as stage:
-            journal = begin(stage, _what(options), before, output.files)
+            journal = begin(
+                stage, _what(options), before, output.files, options.care.threads, progress
+            )
             written = write_mcore(stage, planned, output, options, progress, journal)
             after = written_report(stage, written, options.care, progress)
             if after.verdict != "pass":

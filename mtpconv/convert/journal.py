@@ -3,7 +3,8 @@
 `mtpconv.journal.<rank>.jsonl` in the folder a conversion writes in. Its first line is what the
 conversion is of (the sources' sizes, times and inodes, the options, the output files); each
 further line is a file that was flushed to the disk before the line was, with the digests of what
-went into it. A last line that a kill cut short counts for nothing.
+went into it; a file that no longer has them is written again. A last line that a
+kill cut short counts for nothing.
 """
 
 import json
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from mtpconv import __version__
-from mtpconv.convert.execute import OutputFile
+from mtpconv.convert.execute import THREADS, OutputFile
+from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.ranks import job
-from mtpconv.convert.written import Written, written_of
+from mtpconv.convert.verify.together import check_together
+from mtpconv.convert.written import Written, require_sound, written_of
 from mtpconv.errors import FormatError, OutputError
 from mtpconv.inventory.files import read_small
 from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
@@ -78,20 +81,32 @@ class Journal:
 
 
 def begin(
-    folder: Path, what: Mapping[str, Any], sources: Stamps, outputs: Sequence[OutputFile]
+    folder: Path,
+    what: Mapping[str, Any],
+    sources: Stamps,
+    outputs: Sequence[OutputFile],
+    threads: int = THREADS,
+    progress: Progress = silent,
 ) -> Journal:
     """The journal of the conversion `what` in `folder`, with what an earlier run left there.
 
-    Rank 0 removes whatever is in the folder but files that stand; a barrier. Raises OutputError if
-    the folder is of another conversion, FormatError if a source file has changed since.
+    What was left is read from the disk, by all ranks, and held against its digests. Rank 0 removes
+    whatever is in the folder but files that stand; a barrier. Raises OutputError if the folder is
+    of another conversion, FormatError if a source file has changed since.
     """
     head = {"schema": SCHEMA, "version": __version__, "what": dict(what), "sources": sources,
             "outputs": [[output.name, output.size] for output in outputs]}  # fmt: skip
     head = json.loads(json.dumps(head))  # as it is read again: no tuples
     journal = Journal(folder, job().rank, head)
 
+    left: dict[str, Written] = {}
+    job().lead(lambda: left.update(_left_there(folder, head)))
+    nbytes = sum(file.size for file in left.values())
+    advance = (progress if left else silent)("reading what is there", nbytes)
+    damaged = {damage.file for damage in check_together(folder, left.values(), threads, advance)}
+
     def tidy() -> list[str]:
-        journal.done = _left_there(folder, head)
+        journal.done = {name: file for name, file in left.items() if name not in damaged}
         for path in sorted(folder.rglob("*"), reverse=True):
             if path.is_dir() and not path.is_symlink():
                 with suppress(OSError):  # it holds a file that stands
@@ -116,7 +131,7 @@ def _append(path: Path, lines: Iterable[Written | dict[str, Any]]) -> None:
 
 
 def _left_there(folder: Path, head: Mapping[str, Any]) -> dict[str, Written]:
-    """The files that journals name and that are there in full."""
+    """The planned files that journals name and that are there, by their size, in full."""
     found: dict[str, Written] = {}
     sizes = dict(head["outputs"])
     for path in sorted(folder.glob(_NAME.format("*"))):
@@ -125,10 +140,11 @@ def _left_there(folder: Path, head: Mapping[str, Any]) -> dict[str, Written]:
         for row in rows:
             try:
                 written = written_of(row)
-            except (KeyError, TypeError, AttributeError) as error:
+                require_sound(written)
+                planned = sizes.get(written.name)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise _unreadable(path) from error
-            there = folder / written.name
-            if sizes.get(written.name) == written.size and _size(there) == written.size:
+            if planned == written.size == _size(folder / written.name):
                 found[written.name] = written
     return found
 

@@ -429,7 +429,7 @@ def write_hf(
         "stats": options.care.stats,
     }
     try:
-        journal = begin(stage, what, before, files)
+        journal = begin(stage, what, before, files, options.care.threads, progress)
         advance = progress("writing safetensors", sum(file.size for file in files))
         care = options.care
         written = write_outputs(

@@ -8,6 +8,7 @@ from pathlib import Path
 from mtpconv.convert.hf import is_hf
 from mtpconv.convert.mcore import is_mcore
 from mtpconv.errors import OutputError
+from mtpconv.inventory.render_text import size_text
 
 _LEFT_OVER = re.compile(r"\..+\.mtpconv-(partial|\d+)")
 """A folder or file in the making: one that a killed run left is no reason to refuse the next."""
@@ -42,7 +43,7 @@ def require_room(folder: Path, nbytes: int) -> None:
     if free < nbytes:
         raise OutputError(
             "disk/full",
-            f"{folder}: {free / 2**30:.1f} GiB free, {nbytes / 2**30:.1f} GiB needed",
+            f"{folder}: {size_text(free)} free, {size_text(nbytes)} needed",
             "free some, or aim elsewhere",
         )
 

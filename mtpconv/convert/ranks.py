@@ -227,8 +227,8 @@ class Ranks:
                             return outcome | {"rank": rank}
                     elif self._is_silent(rank):
                         return _DIED | {"rank": rank}
-            except RuntimeError:  # the store lives with rank 0 (or its launcher)
-                return _DIED | {"rank": 0}
+            except RuntimeError:  # the store lives with rank 0 or, mostly, with its torchrun
+                return (_NO_LAUNCHER if self.leads else _NO_STORE) | {"rank": 0}
             time.sleep(pause)
             pause = min(1.0, pause * 1.2)
 
@@ -253,6 +253,8 @@ def job() -> Ranks:
 
 _DIED = {"died": True, "id": "rank/lost", "what": "died without a word (killed, or out of memory)",
          "mend": "look at its node's log; nothing was published"}  # fmt: skip
+_NO_LAUNCHER = _DIED | {"what": "lost torchrun, which died without a word (killed?)"}
+_NO_STORE = _DIED | {"what": f"{_DIED['what']}, or its torchrun did"}
 
 
 def _ended(error: BaseException) -> dict[str, Any]:
@@ -289,6 +291,8 @@ def ranks_from_environment() -> Iterator[Ranks]:
         yield ALONE
         return
     rank = _number("RANK"), _number("WORLD_SIZE")
+    # A lost store is told in a line of ours; torch would add a C++ stack for each call to it.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mtpconv.convert.odd_values import Odd
+from mtpconv.errors import brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,30 @@ def written_of(body: Mapping[str, Any]) -> Written:
         for name, at in body["tensors"].items()
     }
     return Written(body["name"], body["size"], tensors, body["frame"])
+
+
+def require_sound(file: Written) -> None:
+    """Raise ValueError for ranges out of order or outside the file, or digests that are none."""
+    at = 0
+    for tensor, where in file.tensors.items():
+        if _count(where.start) < at or _count(where.nbytes) < 0:
+            raise ValueError(f"{file.name}: the range of {tensor}")
+        at = where.start + where.nbytes
+        _require_hex(where.digest)
+    if at > _count(file.size):
+        raise ValueError(f"{file.name}: its size")
+    _require_hex(file.frame)
+
+
+def _count(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{brief(value)} is no number of bytes")
+    return value
+
+
+def _require_hex(value: object) -> None:
+    if not (isinstance(value, str) and len(value) == 32):
+        raise ValueError(f"{brief(value)} is no digest")
 
 
 @dataclass(frozen=True, slots=True)

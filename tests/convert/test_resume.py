@@ -145,11 +145,39 @@ def test_what_the_journal_does_not_vouch_for_is_done_again(
     with done_file(interrupted).open("r+b") as file:
         file.truncate(1000)
     (interrupted / "__0_9.distcp").write_bytes(b"half")
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (interrupted / "__0_8.distcp").symlink_to(victim)
     (interrupted / "hf_sidecar").mkdir()
     (interrupted / "hf_sidecar/config.json").write_text("{")
     names = written_by(monkeypatch, lambda: hf2mcore(source, tmp_path / "mc", RESUME))
     assert len(names) == 3
     assert files_of(tmp_path / "mc") == files_of(tmp_path / "whole")
+    assert victim.read_text() == "precious"
+
+
+def test_a_finished_file_that_was_damaged_since_is_written_again(
+    tmp_path: Path, source: Path, interrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf2mcore(source, tmp_path / "whole", ToMcore())
+    flip_byte(done_file(interrupted), 4000)
+    names = written_by(monkeypatch, lambda: hf2mcore(source, tmp_path / "mc", RESUME))
+    assert len(names) == 3
+    assert files_of(tmp_path / "mc") == files_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("key", "value"), [("start", -1), ("nbytes", 10**30), ("digest", 5)])
+def test_a_journal_with_ranges_that_cannot_be_stops_it(
+    tmp_path: Path, source: Path, interrupted: Path, key: str, value: int
+) -> None:
+    (journal,) = interrupted.glob("mtpconv.journal.*")
+    head, row = journal.read_text().splitlines()
+    body = json.loads(row)
+    next(iter(body["tensors"].values()))[key] = value
+    journal.write_text(f"{head}\n{json.dumps(body)}\n")
+    with pytest.raises(OutputError) as caught:
+        hf2mcore(source, tmp_path / "mc", RESUME)
+    assert caught.value.id == "resume/journal"
 
 
 def test_a_line_that_was_cut_short_counts_for_nothing(
@@ -161,7 +189,16 @@ def test_a_line_that_was_cut_short_counts_for_nothing(
     assert len(names) == 3
 
 
-@pytest.mark.parametrize("line", [b"{]\n", b"[1]\n", b'{"name": 3}\n', b'{"name": "../x"}\n'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{]\n",
+        b"[1]\n",
+        b'{"name": 3}\n',
+        b'{"name": "../x"}\n',
+        b'{"name": ["x"], "size": 1, "tensors": {}, "frame": "' + b"0" * 32 + b'"}\n',
+    ],
+)
 def test_a_journal_that_cannot_be_read_stops_it(
     tmp_path: Path, source: Path, interrupted: Path, line: bytes
 ) -> None:
