@@ -56,9 +56,8 @@ FOUND: list[tuple[str, dict[str, object]]] = [
     ("mimo_v2_flash", {"hybrid_layer_pattern": [[], []]}),
     ("qwen3_5_moe", {"text_config": {"mlp_only_layers": 5}}),
     ("qwen3_5_moe", {"text_config": {"layer_types": [[], {}]}}),
-    ("gemma2", {"query_pre_attn_scalar": 0}),
-    ("gemma2", {"query_pre_attn_scalar": -4.0}),
-    ("minimax_m2", {"head_dim": 0}),
+    ("gemma3", {"text_config": {"query_pre_attn_scalar": 0}}),
+    ("gemma3", {"text_config": {"query_pre_attn_scalar": -4.0}}),
 ]
 
 
