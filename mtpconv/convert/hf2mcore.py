@@ -36,6 +36,7 @@ from mtpconv.convert.publish import (
 from mtpconv.convert.ranks import job
 from mtpconv.convert.stage import bytes_in, stage_of, staging
 from mtpconv.convert.together import write_outputs
+from mtpconv.convert.verify.run import counted
 from mtpconv.convert.write_hf import shard_file, unmoved
 from mtpconv.convert.write_mcore import McoreOutput, lay_out_files, source_piece
 from mtpconv.convert.written import Written
@@ -244,7 +245,7 @@ def plan_facts(planned: HfPlan) -> tuple[tuple[str, str], ...]:
     """The plan's counts in lines."""
     plan, hf = planned.plan, planned.hf.stored or planned.hf
     size = sum(spec.nbytes for spec in hf.tensors.values())
-    source = f"{len(hf.tensors):,} tensors, {size_text(size)}, {len(hf.headers)} files"
+    source = f"{len(hf.tensors):,} tensors, {size_text(size)}, {counted(len(hf.headers), 'file')}"
     folded = planned.folded
     note = f"{folded:,} scales into their weights" if folded else ""
     return (

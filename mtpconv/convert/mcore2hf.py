@@ -39,6 +39,7 @@ from mtpconv.convert.rounding import rounded_gammas
 from mtpconv.convert.source import HubRef, Source
 from mtpconv.convert.stage import bytes_in, stage_of, staging
 from mtpconv.convert.together import write_outputs
+from mtpconv.convert.verify.run import counted
 from mtpconv.convert.virtual import Virtual
 from mtpconv.convert.write_hf import Producers, producers, shard_file, unmoved, write_sidecars
 from mtpconv.convert.write_mcore import source_piece
@@ -481,6 +482,7 @@ def _report(planned: McorePlan, target: Path, options: ToHf) -> Report:
     tensors = planned.layout.tensors
     size = sum(spec.nbytes for spec in tensors.values())
     scheme, like = planned.scheme, planned.like
+    shards = counted(len(planned.layout.shards), "file")
     part = " (in this run)" if options.resume else ""
     findings = (
         *planned.findings,
@@ -492,7 +494,7 @@ def _report(planned: McorePlan, target: Path, options: ToHf) -> Report:
         *((("requantised", requantised_text(scheme.tally) + part),) if scheme is not None else ()),
         (
             "written",
-            f"{len(tensors):,} tensors, {size_text(size)}, {len(planned.layout.shards)} files",
+            f"{len(tensors):,} tensors, {size_text(size)}, {shards}",
         ),
         ("to", str(target)),
     )

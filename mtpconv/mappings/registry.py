@@ -245,6 +245,14 @@ FAMILIES: dict[str, Family] = {
             qwen3_5.moe_model_args, moe=True, mtp=_QWEN_VL, mixed=True,
         ),
         Family(
+            "qwen3_5_text", "Qwen3.5, 3.6 dense, text only", qwen3_5.rules, qwen3_5.args,
+            mtp=_QWEN_VL, mixed=True,
+        ),
+        Family(
+            "qwen3_5_moe_text", "Qwen3.5, 3.6 MoE, text only", qwen3_5.moe_rules,
+            qwen3_5.moe_model_args, moe=True, mtp=_QWEN_VL, mixed=True,
+        ),
+        Family(
             "deepseek_v32", "DeepSeek-V3.2", glm_moe_dsa.rules, glm_moe_dsa.args,
             moe=True, mtp=_TRAILING,
         ),
