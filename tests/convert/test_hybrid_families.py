@@ -18,8 +18,7 @@ from mtpconv.convert.roundtrip import RoundTrip, roundtrip
 from mtpconv.convert.take_inventory import take_inventory
 from tests.convert.test_roundtrip import statuses
 from tests.fixtures.folders import same_files
-from tests.fixtures.hf import write_checkpoint
-from tests.fixtures.hybrid import FAMILIES, make
+from tests.fixtures.hybrid import FAMILIES, make, make_text
 from tests.fixtures.tamper import edit
 
 TORCH = {"BF16": torch.bfloat16, "F32": torch.float32}
@@ -50,17 +49,8 @@ def test_comes_back_file_by_file(tmp_path: Path, family: str, mtp: int, options:
 
 @pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
 def test_a_text_only_save_comes_back_file_by_file(tmp_path: Path, family: str) -> None:
-    """As transformers writes the language model: its keys at the top, its names under `model.`."""
-    whole = make(tmp_path / "whole", family, 1)
-    config = json.loads((whole / "config.json").read_text())
-    text = {**config["text_config"], "model_type": f"{family}_text"}
-    tensors = {
-        name.replace("model.language_model.", "model."): tensor
-        for shard in whole.glob("*.safetensors")
-        for name, tensor in load_file(shard).items()
-        if "visual." not in name
-    }
-    source = write_checkpoint(tmp_path / "hf", text, tensors, shards=1, sidecars=False)
+    source = make_text(tmp_path / "hf", family, 1)
+    tensors = load_file(source / "model.safetensors")
     report = roundtrip(source, RoundTrip(check=True, keep=tmp_path / "kept"))
     assert report.verdict == "pass", report.findings
     assert report.counts["equal"] == len(tensors)

@@ -27,6 +27,8 @@ def makers() -> dict[str, Make]:
     for name in FAMILIES:
         if name in hybrid.FAMILIES:
             found[name] = partial(_hybrid, name)
+        elif name.endswith("_text") and name.removesuffix("_text") in hybrid.FAMILIES:
+            found[name] = partial(_text, name.removesuffix("_text"))
         elif name in mtp_families.FAMILIES:
             found[name] = partial(_own_mtp, name)
         elif name == "nemotron_h":
@@ -59,6 +61,10 @@ def _quantised(scheme: str, folder: Path, shards: int) -> Path:
 def _own_mtp(name: str, folder: Path, shards: int) -> Path:
     config = mtp_families.config_for(name, 1)
     return hf.write_checkpoint(folder, config, mtp_families.tensors_for(config, 1), shards=shards)
+
+
+def _text(name: str, folder: Path, shards: int) -> Path:
+    return hybrid.make_text(folder, name, 1, shards=shards)
 
 
 def _hybrid(name: str, folder: Path, _shards: int) -> Path:

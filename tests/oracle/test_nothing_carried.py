@@ -56,6 +56,12 @@ def gated(name: str) -> Case:
     return config, hybrid.tensors_for(config, mtp=1), lambda: build_model(flat)
 
 
+def text_only(name: str) -> Case:
+    family = name.removesuffix("_text")
+    flat = oracle_hybrid.flat(hybrid.config_for(family, mtp=1), 1)
+    return *hybrid.text_only(family, 1), lambda: build_model(flat)
+
+
 def stacks(_: str) -> Case:
     config = nemotron.config_for(mtp=1)
     return config, nemotron.tensors_for(config), lambda: hybrid_model(config)
@@ -87,6 +93,7 @@ BUILT: dict[str, Callable[[str], Case]] = {
     ),
     **dict.fromkeys(("mimo", "bailing_moe_v2", "hy_v3", "exaone_moe"), released),
     **dict.fromkeys(hybrid.FAMILIES, gated),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), text_only),
     "nemotron_h": stacks,
 }  # fmt: skip
 NOT_BUILT: dict[str, tuple[str, ...]] = {
