@@ -139,6 +139,8 @@ class Ranks:
                 verdict = self._await_verdict(step)
                 if self.stopped and "failed" in verdict:
                     self.blamed = _error(verdict["failed"], verdict["how"])
+            elif self._leader_is_silent(step):
+                self.blamed = _error(0, _DIED)
             return
         silent = self._still_silent(step)
         blame = self._to_blame(step, silent) if told else None
@@ -184,6 +186,19 @@ class Ranks:
                 silent = [r for r in silent if not self.store.check([f"{step}/{r}"])]
                 time.sleep(_POLL_SECONDS)
         return silent
+
+    def _leader_is_silent(self, step: int) -> bool:
+        """Whether rank 0, told to stop as this rank was, does not say so within the time for it."""
+        assert self.store is not None
+        deadline = time.monotonic() + GOODBYE_SECONDS
+        try:
+            while not self.store.check([f"{step}/0"]):
+                if time.monotonic() > deadline:
+                    return True
+                time.sleep(_POLL_SECONDS)
+        except RuntimeError:  # the store ended with a rank 0 that may have said goodbye
+            pass
+        return False
 
     def _to_blame(self, step: int, silent: list[int]) -> dict[str, Any] | None:
         """Rank 0 was told to stop: a launcher does that to the ranks left when one died."""

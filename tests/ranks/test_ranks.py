@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from mtpconv.convert import ranks
+from mtpconv.errors import Terminated
+
 MEMBER = """
 import os, signal, sys, time
 from mtpconv.convert import ranks as r
@@ -122,6 +125,27 @@ def test_a_launcher_that_stops_the_rest_does_not_hide_who_died() -> None:
     assert found[2][0] == 143
 
 
+class Shelf(dict[str, bytes]):
+    """A store in memory that outlives every rank, as torchrun's does."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value.encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_rank_0_that_died_is_named_by_a_rank_that_its_launcher_stopped(
+    monkeypatch: pytest.MonkeyPatch, alive: bool
+) -> None:
+    monkeypatch.setattr(ranks, "GOODBYE_SECONDS", 0.2)
+    shelf = Shelf({"1/0": b'{"told": true}'} if alive else {})
+    member = ranks.Ranks(1, 2, shelf)  # type: ignore[arg-type]
+    member.give_up(Terminated())
+    assert str(member.blamed or "").startswith("rank 0: died") is not alive
+
+
 def test_a_job_that_is_stopped_as_a_whole_is_nobodys_fault() -> None:
     members = at_work(start("told", -1, 2))
     for member in members:
@@ -144,5 +168,5 @@ def test_the_world_of_the_job_a_user_sits_in_is_not_ours(monkeypatch: pytest.Mon
 
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "64")
-    with ranks_from_environment() as ranks:
-        assert ranks is ALONE
+    with ranks_from_environment() as found:
+        assert found is ALONE
