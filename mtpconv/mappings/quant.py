@@ -23,7 +23,7 @@ from fnmatch import fnmatchcase
 from math import prod
 from typing import Any, Literal
 
-from mtpconv.errors import ConfigError
+from mtpconv.errors import ConfigError, brief
 from mtpconv.mappings.spec import Shape, TensorSpec
 
 Encoding = Literal["E4M3", "E2M1"]
@@ -283,7 +283,7 @@ def _weight_of(scale: str) -> str:
 # --- config.json ----------------------------------------------------------------------------------
 
 _KEY = "quantization_config"
-_METHODS = {"fp8", "compressed-tensors", "mxfp4", "modelopt"}
+_METHODS = ("fp8", "compressed-tensors", "mxfp4", "modelopt")
 _MARKS = {
     "weight_scale_2": "NVFP4",
     "weight_packed": "compressed-tensors pack-quantized",
@@ -328,7 +328,7 @@ def refuse_unknown(tensors: Mapping[str, TensorSpec], config: Mapping[str, Any])
         what = f"the checkpoint is quantised as {exact} (it stores {name}), which is not converted"
         raise ConfigError("quant/unsupported", what, mend)
     if method is not None and method not in _METHODS:
-        what = f"config.json: quant_method is {method!r}, a scheme that is not converted"
+        what = f"config.json: quant_method is {brief(method)}, a scheme that is not converted"
         raise ConfigError("quant/unsupported", what, mend)
 
 

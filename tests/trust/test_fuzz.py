@@ -72,3 +72,12 @@ def test_what_fuzzing_found(family: str, keys: dict[str, object], home: Home) ->
     with pytest.raises(MtpconvError) as caught:
         TARGETS["config"](home, json.dumps(config).encode())
     assert caught.value.id == "config/bad-value"
+
+
+@pytest.mark.parametrize("method", [["fp8"], {"a": 1}, 7])
+def test_a_scheme_that_is_no_word(method: object, home: Home) -> None:
+    config = json.loads((home.folder / "hf/deepseek_v3/config.json").read_text())
+    config["quantization_config"] = {"quant_method": method, "weight_block_size": [16, 32]}
+    with pytest.raises(MtpconvError) as caught:
+        TARGETS["config"](home, json.dumps(config).encode())
+    assert caught.value.id == "quant/unsupported"
