@@ -15,9 +15,9 @@ from mtpconv.convert.headers import header_from
 from mtpconv.convert.hf import open_hf, read_config
 from mtpconv.convert.items import read_tensor_item
 from mtpconv.convert.mcore import ChunkReader, open_mcore
-from mtpconv.convert.mcore2hf import plan_mcore
 from mtpconv.convert.opcodes import loads
 from mtpconv.convert.plan_both import plan_report, prove_both
+from mtpconv.convert.plan_mcore import plan_mcore
 from mtpconv.convert.prepare import Way
 from mtpconv.errors import MtpconvError
 from mtpconv.gate.policy import find_policy

@@ -201,9 +201,9 @@ def run(
     Where a report is to be written is checked before the work, which may take hours. Of several
     ranks the first speaks; work that is not done `together` is its alone.
     """
-    from mtpconv.convert.ranks import ranks_from_environment, under_torchrun
+    from mtpconv.convert.torchrun import is_follower, ranks_from_environment
 
-    others = under_torchrun() and os.environ.get("RANK") != "0"
+    others = is_follower()
     if others and not together:
         raise typer.Exit(0)
     try:
@@ -327,9 +327,9 @@ def could_not_check(
 
 def say_stopped(how: str) -> None:
     """One line on stderr for work that a signal ended; of several ranks the first speaks."""
-    from mtpconv.convert.ranks import under_torchrun
+    from mtpconv.convert.torchrun import is_follower
 
-    if under_torchrun() and os.environ.get("RANK") != "0":
+    if is_follower():
         return
     kept = "; the same command goes on from here" if "--resume" in sys.argv else ""
     print(f"{how}; nothing was published{kept}", file=sys.stderr)

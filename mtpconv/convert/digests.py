@@ -12,7 +12,7 @@ finds damage; it is no defence against someone who wants a collision.
 
 from collections.abc import Sequence
 
-from xxhash import xxh3_128, xxh3_128_digest, xxh3_128_hexdigest
+from xxhash import xxh3_128, xxh3_128_hexdigest
 
 ALGORITHM = "xxh3-128"
 BLOCK = 1 << 26
@@ -45,11 +45,6 @@ class Digest:
     def hex(self) -> str:
         """The digest of everything so far."""
         return of_blocks(self.blocks())
-
-
-def block_digest(data: memoryview | bytes) -> bytes:
-    """A block's digest, 16 bytes; `data` is a whole block, or the last of its tensor."""
-    return xxh3_128_digest(data)
 
 
 def of_blocks(blocks: Sequence[bytes]) -> str:

@@ -1,21 +1,16 @@
-"""The processes that share one job, as torchrun or srun started them.
+"""The processes that share one job: what they agree on, and how all end where one fails.
 
-Control only: who is there, what rank 0 decided, how each rank ended. torch.distributed makes the
-group (gloo) and its store carries small JSON values; weights never travel, every rank reads and
-writes the shared file system itself. A rank that fails, or falls silent, fails the job on all.
+Control only: what rank 0 decided and how each rank ended, as small JSON values in a store that all
+share (`torchrun` makes it). Weights never travel: every rank reads and writes the shared file
+system itself. A rank that fails, or falls silent, fails the job on all.
 """
 
-import _thread
 import json
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from mtpconv import errors
@@ -23,14 +18,13 @@ from mtpconv.errors import MtpconvError, Terminated
 
 T = TypeVar("T")
 
-JOIN_SECONDS = 300
 SILENCE_SECONDS = 60
 """A rank that has not said for so long that it lives is taken for dead."""
 GOODBYE_SECONDS = 5
 """How long rank 0, told to stop, waits to hear which ranks were told the same."""
-_BEAT_SECONDS = 1.0
 _POLL_SECONDS = 0.05
-_STOP = "stop"
+STOP = "stop"
+"""The key that tells every rank to give up its work: there is nothing to be had from it."""
 
 
 class Store(Protocol):
@@ -215,7 +209,7 @@ class Ranks:
         """Have every rank's heartbeat interrupt its work: there is nothing to be had from it."""
         assert self.store is not None
         with suppress(RuntimeError):
-            self.store.set(_STOP, str(self.rank))
+            self.store.set(STOP, str(self.rank))
 
     def _await_verdict(self, step: int) -> dict[str, Any]:
         try:
@@ -290,44 +284,12 @@ def _error(rank: int, how: dict[str, Any]) -> MtpconvError:
     return error
 
 
-def under_torchrun() -> bool:
-    """Whether torchrun started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 @contextmanager
-def ranks_from_environment() -> Iterator[Ranks]:
-    """The job that torchrun started this process for; alone where it did not, or for one rank.
-
-    Only torchrun sets TORCHELASTIC_RUN_ID; WORLD_SIZE alone may be that of the job a user sits in.
-    Raises RankError where the other ranks do not come.
-    """
-    if not under_torchrun() or os.environ.get("WORLD_SIZE") == "1":
-        yield ALONE
-        return
-    rank = _number("RANK"), _number("WORLD_SIZE")
-    # A lost store is told in a line of ours; torch would add a C++ stack for each call to it.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    import torch.distributed as dist
-    from torch.distributed.rendezvous import rendezvous
-
-    wait = timedelta(seconds=JOIN_SECONDS)
-    try:
-        store = next(rendezvous("env://", timeout=wait))[0]
-        dist.init_process_group("gloo", None, wait, rank[1], rank[0], store)
-    except (RuntimeError, ValueError) as error:
-        message = f"rank {rank[0]}: the {rank[1]} ranks did not meet ({str(error).splitlines()[0]})"
-        mend = "start it on every machine, with the same --rdzv-endpoint"
-        raise RankError("rank/join", message, mend) from error
-    ranks = Ranks(*rank, store)
-    store.set(f"beat/{ranks.rank}", "0")
-    dist.barrier()
-    ended = threading.Event()
-    beat = threading.Thread(target=_beat, args=(ranks, store, ended), daemon=True)
-    beat.start()
+def sharing(ranks: Ranks) -> Iterator[None]:
+    """Make `ranks` the job of what is done meanwhile; an error ends the job for all of them."""
     token = _JOB.set(ranks)
     try:
-        yield ranks
+        yield
     except BaseException as error:
         ranks.give_up(error)
         if ranks.blamed is not None:
@@ -335,43 +297,3 @@ def ranks_from_environment() -> Iterator[Ranks]:
         raise
     finally:
         _JOB.reset(token)
-        _leave(store, ranks)
-        ended.set()
-        beat.join()
-        with suppress(RuntimeError):  # rank 0 may be gone
-            dist.destroy_process_group()
-
-
-def _leave(store: Store, ranks: Ranks) -> None:
-    """Say goodbye; rank 0, with whom the store may end, stays until all did or time is up."""
-    with suppress(RuntimeError):
-        store.set(f"bye/{ranks.rank}", "")
-        deadline = time.monotonic() + (2 * _BEAT_SECONDS if ranks.over else GOODBYE_SECONDS)
-        keys = [f"bye/{other}" for other in range(ranks.size)]
-        while ranks.leads and time.monotonic() < deadline and not store.check(keys):
-            time.sleep(_POLL_SECONDS)
-
-
-def _number(name: str) -> int:
-    text = os.environ.get(name, "")
-    if not text.isdecimal():
-        what = f"{name} is {text!r}, so this process has no place in torchrun's job"
-        raise RankError("rank/join", what, "start it with torchrun")
-    return int(text)
-
-
-def _beat(ranks: Ranks, store: Store, ended: threading.Event) -> None:
-    """Say once a second that this rank lives, from a thread that no disk can hold up.
-
-    Once another rank gave up, interrupt this one's work.
-    """
-    count = 0
-    while not ended.wait(_BEAT_SECONDS):
-        count += 1
-        try:
-            store.set(f"beat/{ranks.rank}", str(count))
-            if not (ranks.over or ranks.stopped) and store.check([_STOP]):
-                ranks.stopped = True
-                _thread.interrupt_main(signal.SIGTERM)
-        except RuntimeError:
-            return

@@ -25,9 +25,10 @@ from mtpconv.convert.hf2mcore import (
 )
 from mtpconv.convert.hf2mcore import plan_facts as hf_facts
 from mtpconv.convert.journal import begin
-from mtpconv.convert.mcore2hf import McorePlan, hf_files, plan_mcore
+from mtpconv.convert.mcore2hf import hf_files
 from mtpconv.convert.mcore2hf import plan_facts as mcore_facts
 from mtpconv.convert.memory import in_memory
+from mtpconv.convert.plan_mcore import McorePlan, plan_mcore
 from mtpconv.convert.prepare import HfPlan, Way, drawn, plan_hf, subject
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.publish import (

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -65,35 +64,19 @@ def shard_file(
     """
     header = header_bytes(shard.tensors, shard.metadata, list(shard.order))
     size = len(header) + sum(spec.nbytes for spec in shard.tensors.values())
-    segments = partial(_segments, header, shard, rules, pieces, dtypes, virtual)
+
+    def parts(name: str, spec: TensorSpec) -> Iterable[Part]:
+        if name in virtual:
+            return [contiguous(virtual[name], 0, spec.nbytes, name)]
+        return tensor_parts(name, spec, rules, pieces, dtypes)
+
+    def segments() -> Iterator[Segment]:
+        yield header
+        for name in shard.order:
+            spec = shard.tensors[name]
+            yield Tensor(name, spec.dtype, parts(name, spec))
+
     return OutputFile(shard.file, size, segments)
-
-
-def _segments(
-    header: bytes,
-    shard: ShardLayout,
-    rules: Producers,
-    pieces: Callable[[str], list[Piece]],
-    dtypes: Mapping[str, str],
-    virtual: Mapping[str, Virtual],
-) -> Iterable[Segment]:
-    yield header
-    for name in shard.order:
-        spec = shard.tensors[name]
-        yield Tensor(name, spec.dtype, _parts(name, spec, rules, pieces, dtypes, virtual))
-
-
-def _parts(
-    name: str,
-    spec: TensorSpec,
-    rules: Producers,
-    pieces: Callable[[str], list[Piece]],
-    dtypes: Mapping[str, str],
-    virtual: Mapping[str, Virtual],
-) -> Iterable[Part]:
-    if name in virtual:
-        return [contiguous(virtual[name], 0, spec.nbytes, name)]
-    return tensor_parts(name, spec, rules, pieces, dtypes)
 
 
 def write_sidecars(stage: Path, like: Like, layout: HfLayout) -> None:

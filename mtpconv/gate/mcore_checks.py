@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from mtpconv.convert.mcore2hf import McorePlan, plan_mcore
+from mtpconv.convert.plan_mcore import McorePlan, plan_mcore
 from mtpconv.convert.source import Source
 from mtpconv.errors import FormatError
 from mtpconv.gate.engines.check import Files

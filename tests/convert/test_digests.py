@@ -13,11 +13,12 @@ from safetensors import safe_open
 
 from mtpconv.convert import digests
 from mtpconv.convert.cast import convert
-from mtpconv.convert.digests import Digest, block_digest, of_blocks
+from mtpconv.convert.digests import Digest, of_blocks
 from mtpconv.convert.execute import OutputFile, Tensor, write_files
 from mtpconv.convert.hf import open_hf
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore, mcore_output
-from mtpconv.convert.mcore2hf import hf_files, plan_mcore
+from mtpconv.convert.mcore2hf import hf_files
+from mtpconv.convert.plan_mcore import plan_mcore
 from mtpconv.convert.prepare import Way, plan_hf
 from mtpconv.convert.ranges import contiguous
 from mtpconv.convert.written import Range, Written
@@ -42,8 +43,8 @@ def test_pieces_of_any_length_give_the_defined_digest(
         for at in range(0, size, step):
             found.update(data[at : at + step])
         assert found.hex() == expected
-    blocks = [block_digest(data[at : at + 1000]) for at in range(0, size, 1000)]
-    assert of_blocks(blocks or [block_digest(b"")]) == expected
+    blocks = [xxhash.xxh3_128_digest(data[at : at + 1000]) for at in range(0, size, 1000)]
+    assert of_blocks(blocks or [xxhash.xxh3_128_digest(b"")]) == expected
 
 
 def test_known_values() -> None:

@@ -38,12 +38,10 @@ def together(size: int, work: Callable[[], T]) -> list[T | BaseException]:
         store.set(f"beat/{rank}", "0")
 
     def one(rank: int) -> T | BaseException:
-        member = ranks.Ranks(rank, size, store)
-        ranks._JOB.set(member)
         try:
-            return work()
+            with ranks.sharing(ranks.Ranks(rank, size, store)):
+                return work()
         except BaseException as error:
-            member.give_up(error)
             return error
 
     with ThreadPoolExecutor(size) as pool:

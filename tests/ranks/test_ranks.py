@@ -14,6 +14,7 @@ from mtpconv.errors import Terminated
 MEMBER = """
 import os, signal, sys, time
 from mtpconv.convert import ranks as r
+from mtpconv.convert.torchrun import ranks_from_environment
 from mtpconv.errors import MtpconvError, FormatError
 import mtpconv.cli as cli
 signal.signal(signal.SIGTERM, cli._terminated)
@@ -33,7 +34,7 @@ def work():
         time.sleep(30 if what == "told" else 1)
     return {"rank": me}
 try:
-    with r.ranks_from_environment() as ranks:
+    with ranks_from_environment() as ranks:
         first = ranks.lead(lambda: ["from", ranks.rank])
         print("AGREED", first, ranks.gather(work), flush=True)
 except MtpconvError as error:
@@ -154,7 +155,8 @@ def test_a_job_that_is_stopped_as_a_whole_is_nobodys_fault() -> None:
 
 
 def test_half_an_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mtpconv.convert.ranks import RankError, ranks_from_environment
+    from mtpconv.convert.ranks import RankError
+    from mtpconv.convert.torchrun import ranks_from_environment
 
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "t")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -164,7 +166,8 @@ def test_half_an_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_world_of_the_job_a_user_sits_in_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mtpconv.convert.ranks import ALONE, ranks_from_environment
+    from mtpconv.convert.ranks import ALONE
+    from mtpconv.convert.torchrun import ranks_from_environment
 
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "64")

@@ -16,8 +16,9 @@ from mtpconv.convert.mcore import (
     iteration_folder,
     open_mcore,
 )
-from mtpconv.convert.mcore2hf import McorePlan, hf_sources, plan_mcore
+from mtpconv.convert.mcore2hf import hf_sources
 from mtpconv.convert.parts import Part
+from mtpconv.convert.plan_mcore import McorePlan, plan_mcore
 from mtpconv.convert.prepare import prepare
 from mtpconv.convert.ranges import Piece, payload
 from mtpconv.convert.source import Source
