@@ -6,6 +6,7 @@ from typing import Any
 from mtpconv.chat.folder import ChatFiles
 from mtpconv.chat.found import ChatFinding, details, to_finding
 from mtpconv.chat.sources import NAMES, Engine, effective, template_for
+from mtpconv.inventory.render_text import counted
 from mtpconv.inventory.report import Check, Report
 
 
@@ -27,8 +28,7 @@ def chat_report(
     if files.alone:
         stand_ins = ", ".join(files.special_tokens.values())
         facts.append(("tokens", f"no tokenizer beside it; {stand_ins} stand in"))
-    counted = ((errors, "error"), (warnings, "warning"))
-    parts = [f"{n} {word}{'' if n == 1 else 's'}" for n, word in counted if n]
+    parts = [counted(n, word) for n, word in ((errors, "error"), (warnings, "warning")) if n]
     return Report(
         command="chat check",
         subject=files.root.name,

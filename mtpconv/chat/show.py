@@ -17,6 +17,7 @@ from mtpconv.chat.rows import Row, read_rows
 from mtpconv.chat.sources import ENGINES, NAMES, effective, template_for
 from mtpconv.chat.tokens import read_tokens
 from mtpconv.errors import FormatError
+from mtpconv.inventory.render_text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def show(folder: Path, options: ChatOptions, row: int | None, on_mismatch: OnMis
     templates = []
     for engine in ENGINES:
         known = effective(files, engine)
-        lines = [f"{source} ({_lines(text)})" for source, text in known.values()]
+        lines = [f"{at} ({counted(len(text.splitlines()), 'line')})" for at, text in known.values()]
         templates.append((NAMES[engine], ", ".join(lines) or "none"))
     variables = {**files.special_tokens, **options.kwargs}
     title = (
@@ -73,11 +74,6 @@ def show(folder: Path, options: ChatOptions, row: int | None, on_mismatch: OnMis
             texts, refused = ((Marked(whole, ()),) if whole else ()), str(why)
     hint = hint_for(refused)
     return Shown(title, tuple(templates), texts, ends.added or _looks(texts), refused, hint)
-
-
-def _lines(text: str) -> str:
-    count = len(text.splitlines())
-    return f"{count:,} line{'' if count == 1 else 's'}"
 
 
 def _looks(texts: tuple[Marked, ...]) -> tuple[str, ...]:

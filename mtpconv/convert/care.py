@@ -7,10 +7,11 @@ from pathlib import Path
 from mtpconv.convert.execute import THREADS
 from mtpconv.convert.odd_values import Odd
 from mtpconv.convert.progress import Progress
-from mtpconv.convert.verify.run import counted, damage_findings, known_bytes, verify_known
+from mtpconv.convert.verify.run import damage_findings, known_bytes, verify_known
 from mtpconv.convert.verify.together import check_together
 from mtpconv.convert.written import Written
 from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.render_text import counted
 from mtpconv.inventory.report import Check, Report
 
 _NOTHING_TO_SAY = Report("", "", "")

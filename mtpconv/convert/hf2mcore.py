@@ -36,14 +36,13 @@ from mtpconv.convert.publish import (
 from mtpconv.convert.ranks import job
 from mtpconv.convert.stage import bytes_in, stage_of, staging
 from mtpconv.convert.together import write_outputs
-from mtpconv.convert.verify.run import counted
 from mtpconv.convert.write_hf import shard_file, unmoved
 from mtpconv.convert.write_mcore import McoreOutput, lay_out_files, source_piece
 from mtpconv.convert.written import Written
 from mtpconv.errors import Narrowed
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import plan_text
-from mtpconv.inventory.render_text import size_text
+from mtpconv.inventory.render_text import counted, size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 
 LayerLayout = Literal["auto", "per-layer", "stacked"]

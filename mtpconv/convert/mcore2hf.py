@@ -35,7 +35,6 @@ from mtpconv.convert.ranks import job
 from mtpconv.convert.rounding import rounded_gammas
 from mtpconv.convert.stage import bytes_in, stage_of, staging
 from mtpconv.convert.together import write_outputs
-from mtpconv.convert.verify.run import counted
 from mtpconv.convert.virtual import Virtual
 from mtpconv.convert.write_hf import Producers, producers, shard_file, unmoved, write_sidecars
 from mtpconv.convert.write_mcore import source_piece
@@ -43,7 +42,7 @@ from mtpconv.convert.written import Written
 from mtpconv.errors import ConfigError, FormatError, Narrowed
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.plan import plan_text
-from mtpconv.inventory.render_text import size_text
+from mtpconv.inventory.render_text import counted, size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.mappings.rule import Rule
 from mtpconv.mappings.spec import TensorSpec

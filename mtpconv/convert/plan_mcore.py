@@ -18,6 +18,7 @@ from mtpconv.convert.source import HubRef, Source
 from mtpconv.errors import FormatError
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.plan import Plan, plan_mcore_to_hf
+from mtpconv.inventory.render_text import counted
 from mtpconv.mappings.config import with_changes
 from mtpconv.mappings.hybrid import is_hybrid
 
@@ -175,7 +176,8 @@ def _argument_findings(checkpoint: McoreCheckpoint) -> list[Finding]:
     if said == len(stored) or not isinstance(said, int):
         return []
     message = (
-        f"Megatron args say mtp_num_layers {said}, but {len(stored)} MTP layers are stored"
+        f"Megatron args say mtp_num_layers {said}, but {counted(len(stored), 'MTP layer')}"
+        f" {'is' if len(stored) == 1 else 'are'} stored"
         f" (declared={said} stored={len(stored)})"
     )
     return [

@@ -13,9 +13,11 @@ from mtpconv.convert.values import Where, difference, same_bytes
 from mtpconv.errors import ConfigError, brief
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.groups import hf_group
+from mtpconv.inventory.model_text import model_text
 from mtpconv.inventory.mtp_findings import contradiction, copies
 from mtpconv.inventory.parts import drawn_groups
 from mtpconv.inventory.plan import Plan, plan_hf_to_mcore
+from mtpconv.inventory.render_text import counted
 from mtpconv.mappings.config import flat, rope, table
 from mtpconv.mappings.hybrid import SINCE as HYBRID_SINCE
 from mtpconv.mappings.hybrid import as_hybrid, hybrid_args
@@ -95,9 +97,8 @@ def prepare(
             rows += [Ignore(name, "--no-mtp") for name in dropped]
             if count.declared:
                 changes[key] = 0
-            message = (
-                f"--no-mtp: {len(dropped):,} tensors of {count.stored} MTP layers are left out"
-            )
+            layers = counted(count.stored, "MTP layer")
+            message = f"--no-mtp: {len(dropped):,} tensors of {layers} are left out"
             if changes:
                 message += f", and {key} becomes 0 in what comes back"
             findings.append(Finding("mtp/dropped", "warning", message))
@@ -404,17 +405,11 @@ def mtp_summary(prepared: Prepared, plan: Plan, findings: tuple[Finding, ...]) -
     unmapped = sum(1 for name in plan.unmapped if _of_mtp(prepared, plan, name))
     found = []
     if missing and not told:
-        said = "1 tensor" if missing == 1 else f"{missing:,} tensors"
-        message = f"{said} of the MTP layers {'is' if missing == 1 else 'are'} missing"
-        found.append(Finding("mtp/missing", "error", message))
+        said = f"{counted(missing, 'tensor')} of the MTP layers {'is' if missing == 1 else 'are'}"
+        found.append(Finding("mtp/missing", "error", f"{said} missing"))
     if unmapped:
-        said = (
-            "1 tensor of MTP layers has"
-            if unmapped == 1
-            else f"{unmapped:,} tensors of MTP layers have"
-        )
-        message = f"{said} no rule and would be lost"
-        found.append(Finding("mtp/unmapped", "error", message))
+        said = f"{counted(unmapped, 'tensor')} of MTP layers {'has' if unmapped == 1 else 'have'}"
+        found.append(Finding("mtp/unmapped", "error", f"{said} no rule and would be lost"))
     return found
 
 
@@ -436,11 +431,6 @@ def drawn(
 
 def subject(prepared: Prepared) -> str:
     """The model in a few words: architecture, decoder layers and MTP layers."""
-    config = prepared.request.config
-    architectures = config.get("architectures")
-    name = architectures[0] if isinstance(architectures, list) and architectures else None
-    layers = config.get("num_layers", config.get("num_hidden_layers"))
     mtp = prepared.request.mtp_layers
-    return f"{name or prepared.family.model_type}  {layers} layers" + (
-        f" + {mtp} MTP" if mtp else ""
-    )
+    text = model_text(prepared.request.config)
+    return text + (f" + {mtp} MTP" if mtp else "")

@@ -14,11 +14,13 @@ from mtpconv.gate.engines.table import FLAGS, TITLES
 from mtpconv.gate.further import further_checks
 from mtpconv.gate.hf_checks import check_hf, engine_check
 from mtpconv.gate.mcore_checks import check_mcore, open_export
-from mtpconv.gate.outcome import Outcome, attempt, counted
+from mtpconv.gate.outcome import Outcome, attempt
 from mtpconv.gate.policy import Allowance, Policy, Sorted, accept
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.groups import hf_group
+from mtpconv.inventory.model_text import model_name
 from mtpconv.inventory.parts import drawn_groups
+from mtpconv.inventory.render_text import counted
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.mappings.config import flat
 from mtpconv.mappings.registry import FAMILIES
@@ -45,7 +47,7 @@ def gate(checkpoint: Source, policy: Policy) -> Report:
             root = export.planned.like.root
             outcomes = check_mcore(export, policy.engine)
     outcomes += further_checks(checkpoint, root, policy)
-    report = _report(_subject(config), outcomes, policy)
+    report = _report(model_name(config, "unknown model"), outcomes, policy)
     drawn = _drawn(config, tensors, report.findings)
     further = {key: value for outcome in outcomes for key, value in outcome.extra.items()}
     return replace(report, extra=report.extra | drawn | further)
@@ -69,12 +71,6 @@ def _drawn(
     """The inventory of the HF side, what was found marked in it."""
     group = hf_group(FAMILIES.get(str(config.get("model_type"))), flat(config))
     return {"inventory": {"groups": drawn_groups(tensors, group, findings)}}
-
-
-def _subject(config: dict[str, object]) -> str:
-    architectures = config.get("architectures")
-    named = architectures[0] if isinstance(architectures, list) and architectures else None
-    return str(named or config.get("model_type") or "unknown model")
 
 
 def _report(subject: str, outcomes: list[Outcome], policy: Policy) -> Report:

@@ -20,11 +20,11 @@ from mtpconv.gate.config_sizes import contradictions, layer_contradictions
 from mtpconv.gate.engines.check import Files, check_engine, has_mtp_table, stored_layers
 from mtpconv.gate.engines.parts import text_config
 from mtpconv.gate.engines.table import Engine
-from mtpconv.gate.outcome import Outcome, attempt, counted, having, hindered
+from mtpconv.gate.outcome import Outcome, attempt, having, hindered
 from mtpconv.gate.vocabulary import embedding_rows, tokenizer_entries, vocabulary_findings
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.inventory import dtypes
-from mtpconv.inventory.render_text import size_text
+from mtpconv.inventory.render_text import counted, size_text
 from mtpconv.mappings.config import flag, rope
 from mtpconv.mappings.mtp import MOST_LAYERS
 from mtpconv.mappings.registry import FAMILIES

@@ -14,11 +14,11 @@ from mtpconv.errors import FormatError
 from mtpconv.gate.engines.check import Files
 from mtpconv.gate.engines.table import Engine
 from mtpconv.gate.hf_checks import serving_check, vocab_check
-from mtpconv.gate.outcome import Outcome, attempt, counted, having
+from mtpconv.gate.outcome import Outcome, attempt, having
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.inventory import dtypes
 from mtpconv.inventory.plan import plan_text
-from mtpconv.inventory.render_text import size_text
+from mtpconv.inventory.render_text import counted, size_text
 from mtpconv.mappings.config import with_changes
 from mtpconv.mappings.spec import TensorSpec
 

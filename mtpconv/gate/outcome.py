@@ -38,11 +38,6 @@ def hindered(id: str, error: MtpconvError) -> Outcome:
     return Outcome(id, "see below", (finding,), stopped=not isinstance(error, Contradiction))
 
 
-def counted(count: int, word: str) -> str:
-    """`1 tensor`, `2,048 tensors`."""
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
-
-
 def having(findings: Iterable[Finding], *prefixes: str) -> tuple[Finding, ...]:
     """The findings whose id begins with one of `prefixes`."""
     return tuple(finding for finding in findings if finding.id.startswith(prefixes))

@@ -124,6 +124,11 @@ def _values(found: list[Finding]) -> str:
     return f"cosine {cosine}, max abs difference {up_to}{max(gaps):.6g}"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `2,000 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def size_text(nbytes: int) -> str:
     """`1.5 TiB`, three significant digits."""
     size = float(nbytes)

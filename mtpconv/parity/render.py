@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.model_text import model_text
 from mtpconv.inventory.report import Check, Report
 from mtpconv.parity.check import Outcome
 from mtpconv.parity.limits import BF16_HEAD, COSINE, Verdict, head_verdict
@@ -22,11 +23,9 @@ def parity_report(source: Path, found: Outcome) -> Report:
     findings += [*_own_layers(found), *_unreached(found), *_too_short(found)]
     first = next((f for f in findings if f.severity == "error"), None)
     mtp = f" + {found.mtp_layers} MTP" if found.mtp_layers else ""
-    layers = found.config["num_hidden_layers"]
-    name = (found.config.get("architectures") or [found.family.model_type])[0]
     return Report(
         "parity",
-        f"{name}  {layers} layers{mtp}",
+        f"{model_text(found.config)}{mtp}",
         first.message if first else _agreement(found),
         tuple(findings),
         tuple(_checks(found, heads)),

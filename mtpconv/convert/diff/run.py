@@ -19,7 +19,7 @@ from mtpconv.inventory.base_findings import GroupChange, base_findings
 from mtpconv.inventory.findings import Finding, errors
 from mtpconv.inventory.groups import group_order
 from mtpconv.inventory.parts import drawn_groups
-from mtpconv.inventory.render_text import size_text
+from mtpconv.inventory.render_text import counted, size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 from mtpconv.inventory.tensor_diff import Compared, by_header, tensor_findings
 
@@ -176,8 +176,7 @@ def _lost_mtp(a: Side, b: Side, found: Compared, findings: Iterable[Finding]) ->
     lost = [n for n in found.missing if n not in found.renamed and a.group(n).startswith("mtp")]
     if not lost or any(f.id == "mtp/missing" for f in findings):
         return []
-    said = "1 tensor" if len(lost) == 1 else f"{len(lost):,} tensors"
-    message = f"B lacks {said} of A's MTP layers"
+    message = f"B lacks {counted(len(lost), 'tensor')} of A's MTP layers"
     hint = f"mtpconv graft {b.path} OUT --from {a.path} --mtp"
     return [Finding("mtp/missing", "error", message, actual=str(len(lost)), hint=hint)]
 

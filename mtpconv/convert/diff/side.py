@@ -29,6 +29,8 @@ from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.groups import hf_group, mcore_group
+from mtpconv.inventory.model_text import model_text
+from mtpconv.inventory.render_text import counted
 from mtpconv.mappings.config import flat, with_changes
 from mtpconv.mappings.layout import norm_aliases
 from mtpconv.mappings.ops import rename
@@ -135,7 +137,7 @@ def open_hf_side(hf: HfCheckpoint) -> Side:
     return Side(
         hf.root,
         "hf",
-        _model(hf.config),
+        model_text(flat(hf.config)),
         family,
         hf.config,
         hf.tensors,
@@ -178,7 +180,7 @@ def open_mcore_side(planned: McorePlan) -> Side:
     return Side(
         folder,
         "torch_dist",
-        _model(config),
+        model_text(flat(config)),
         family,
         config,
         tensors,
@@ -204,7 +206,7 @@ def open_native(checkpoint: McoreCheckpoint) -> Side:
     return Side(
         checkpoint.folder,
         "torch_dist",
-        f"Megatron  {len(layers)} layers",
+        f"Megatron  {counted(len(layers), 'layer')}",
         None,
         None,
         {name: place.spec for name, place in places.items()},
@@ -222,10 +224,3 @@ def _spelled_alike(side: Side, other: Side) -> Side:
         renamed[name if name in other.tensors or twin is None else twin] = name
     tensors = {name: side.tensors[stored] for name, stored in renamed.items()}
     return replace(side, tensors=tensors, parts=lambda name: side.parts(renamed[name]))
-
-
-def _model(config: Mapping[str, Any]) -> str:
-    """Architecture and layers in a few words."""
-    architectures = config.get("architectures")
-    name = architectures[0] if isinstance(architectures, list) and architectures else None
-    return f"{name or config.get('model_type')}  {flat(config).get('num_hidden_layers')} layers"

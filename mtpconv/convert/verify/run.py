@@ -18,7 +18,7 @@ from mtpconv.convert.verify.together import check_together
 from mtpconv.convert.written import Written
 from mtpconv.errors import FormatError
 from mtpconv.inventory.findings import Finding, errors
-from mtpconv.inventory.render_text import size_text
+from mtpconv.inventory.render_text import counted, size_text
 from mtpconv.inventory.report import Check, Report, status_counts
 
 
@@ -164,8 +164,3 @@ def _report(known: Known, findings: tuple[Finding, ...]) -> Report:
         f"Fetch or convert again: {again}" if bad else "",
         status_counts(findings),
     )
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 file`, `2,000 files`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

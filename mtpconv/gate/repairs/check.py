@@ -1,10 +1,9 @@
 """The diff that a repair ends with: what may differ does, and nothing else."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from mtpconv.convert.diff.compare import compare
 from mtpconv.convert.diff.digests import Cache, cache_folder
@@ -68,10 +67,3 @@ def shards_text(how: Counter[How], written: int, nbytes: int) -> str:
     if written:
         parts.append(f"{written:,} written ({size_text(nbytes)})")
     return ", ".join(parts)
-
-
-def model_name(config: Mapping[str, Any]) -> str:
-    """The architecture's name."""
-    architectures = config.get("architectures")
-    name = architectures[0] if isinstance(architectures, list) and architectures else None
-    return str(name or config.get("model_type") or "")

@@ -15,9 +15,11 @@ from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.write_hf import index_bytes, shard_file, unmoved
 from mtpconv.convert.write_mcore import source_piece
 from mtpconv.errors import ConfigError, FormatError
-from mtpconv.gate.repairs.check import model_name, repair_report, shards_text, unexpected
+from mtpconv.gate.repairs.check import repair_report, shards_text, unexpected
 from mtpconv.gate.repairs.folder import How, Repair, repaired
 from mtpconv.inventory.findings import Finding, errors
+from mtpconv.inventory.model_text import model_name
+from mtpconv.inventory.render_text import counted
 from mtpconv.inventory.report import Report
 from mtpconv.mappings.config import flat, lookup
 from mtpconv.mappings.registry import Family, family_of
@@ -69,8 +71,9 @@ def graft(trained: Path, target: Path | None, base: Path, progress: Progress = s
         planned = plan_hf(open_hf(stage), Way())
         wrong += errors(planned.findings)
         shared = sum(origin != name for name, (_, origin) in work.origins.items())
+        layers = counted(planned.prepared.count.stored, "MTP layer")
         facts = [
-            ("grafted", f"{len(specs):,} tensors of {planned.prepared.count.stored} MTP layers"),
+            ("grafted", f"{len(specs):,} tensors of {layers}"),
             ("from", str(base)),
             ("shards", shards_text(how, 1, file.size)),
             ("compared", f"{equal:,} tensors equal, {len(specs):,} added, none missing"),

@@ -16,10 +16,11 @@ from mtpconv.convert.hf import (
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.write_hf import index_bytes
 from mtpconv.errors import FormatError
-from mtpconv.gate.repairs.check import model_name, repair_report, shards_text, unexpected
+from mtpconv.gate.repairs.check import repair_report, shards_text, unexpected
 from mtpconv.gate.repairs.folder import How, Repair, repaired
 from mtpconv.inventory.files import read_small
 from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.model_text import model_name
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Report
 from mtpconv.inventory.strict_json import MOST_BYTES, parse_json

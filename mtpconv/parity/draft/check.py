@@ -12,6 +12,7 @@ from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.errors import ConfigError
 from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.model_text import model_name
 from mtpconv.inventory.render_text import size_text
 from mtpconv.inventory.report import Check, Report
 from mtpconv.mappings.registry import family_of
@@ -199,11 +200,10 @@ def _report(
         if not same:
             message = "a speculative decode did not say what plain greedy decoding says"
             findings.append(Finding("draft/not-identical", "error", message))
-    name = (hf.config.get("architectures") or [hf.config["model_type"]])[0]
     decoded = "" if same is None else "; every decode said what plain greedy decoding says"
     return Report(
         "draft",
-        f"{name}  {layers} MTP",
+        f"{model_name(hf.config)}  {layers} MTP",
         findings[0].message
         if same is False
         else f"MTP drafts are accepted {forced.alone[0]:.1%} of the time{decoded}",

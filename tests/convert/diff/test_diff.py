@@ -375,3 +375,21 @@ def test_the_command(source: Path, tmp_path: Path) -> None:
     assert (code, out) == (2, "")
     assert "usage/one-checkpoint" in err
     assert run("diff", source, tmp_path / "none")[0] == 2
+
+
+def test_one_layer_is_one_layer(tmp_path: Path) -> None:
+    """The first line counts it so, of a conversion, an HF folder and a Megatron one alone."""
+    source = checkpoint(tmp_path / "a", num_hidden_layers=1, first_k_dense_replace=0)
+    written = hf2mcore(source, tmp_path / "mc", ToMcore())
+    release = tmp_path / "mc/release"
+    (release / "mtpconv.json").unlink()
+    subjects = [
+        written.subject,
+        diff(source, source, Diff()).subject,
+        diff(release, release, Diff()).subject,
+    ]
+    assert [said.partition("  ")[2] for said in subjects] == [
+        "1 layer + 1 MTP",
+        "1 layer",
+        "1 layer",
+    ]
