@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mtpconv.convert.ranks import ALONE, GOODBYE_SECONDS, STOP, RankError, Ranks, Store, sharing
 
@@ -52,15 +52,15 @@ def ranks_from_environment() -> Iterator[Ranks]:
 
     wait = timedelta(seconds=JOIN_SECONDS)
 
-    def meet() -> Store:
-        store: Store = next(rendezvous("env://", timeout=wait))[0]
+    def meet() -> Any:
+        store = next(rendezvous("env://", timeout=wait))[0]
         dist.init_process_group("gloo", None, wait, rank[1], rank[0], store)
         store.set(f"beat/{rank[0]}", "0")
         dist.barrier()
         return store
 
     try:
-        store = _interruptibly(meet)
+        store: Store = _interruptibly(meet)
     except (RuntimeError, ValueError) as error:
         message = f"rank {rank[0]}: the {rank[1]} ranks did not meet ({str(error).splitlines()[0]})"
         mend = "start it on every machine, with the same --rdzv-endpoint"
