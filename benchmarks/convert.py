@@ -1,12 +1,14 @@
 """Both directions against `cp`, torch's writer and reader, and the plain loop: the same files.
 
-    python benchmarks/convert.py [--gb 4] [--runs 5] [--dir DIR] [--only NAME ...] [--memory]
+    python benchmarks/convert.py [--gb 4] [--runs 5] [--dir DIR] [--only NAME ...] [--cold]
+                                 [--memory]
 
 Writes a bf16 MoE checkpoint of random bytes (no holes, no reflink), then runs every command in
 turn, each a process of its own, `--runs` times over. Wall time includes flushing to the disk (sync)
 and starting the interpreter; each run is set against the `cp` + sync of the same files in the same
-round, and the median of those ratios is printed. With --memory, one more run of each is sampled for
-its peak anonymous memory above an idle interpreter that has the same modules loaded.
+round, and the median of those ratios is printed. With --cold what is read is out of the page cache
+before each run (the host of a virtual machine may still keep it). With --memory, one more run of
+each is sampled for its peak anonymous memory above an idle interpreter with the same modules.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,6 +118,18 @@ class Took:
     cpu: float
 
 
+def cache(files: Iterable[Path], *, cold: bool) -> None:
+    """Have files in the page cache, or out of it."""
+    for path in files:
+        with path.open("rb") as file:
+            if cold:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            else:
+                while file.read(1 << 24):
+                    pass
+
+
 def run(words: list[str], out: Path) -> Took:
     """Run a command and flush what it wrote; the output is removed afterwards."""
     os.sync()
@@ -209,6 +223,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, default=None)
     parser.add_argument("--only", nargs="*", default=None, help="commands beside the two of cp")
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--cold", action="store_true")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory(prefix="mtpconv-bench-", dir=args.dir) as folder:
@@ -220,16 +235,17 @@ def main() -> None:
         every = commands(source, mcore, out)
         if args.only is not None:
             every = {n: c for n, c in every.items() if n in args.only or n.startswith("cp + ")}
-        for path in (*source.iterdir(), *(mcore / "release").glob("*.distcp")):
-            with path.open("rb") as file:  # a warm source
-                while file.read(1 << 24):
-                    pass
+        read = (*source.iterdir(), *(mcore / "release").glob("*.distcp"))
+        cache(read, cold=False)
         times: dict[str, list[Took]] = {name: [] for name in every}
         for _ in range(args.runs):
             for name, command in every.items():
+                if args.cold:
+                    cache(read, cold=True)
                 times[name].append(run(command.words, out))
         size = sum(path.stat().st_size for path in source.iterdir())
-        print(f"{size / 1e9:.2f} GB, {args.runs} rounds, warm source\n")
+        state = "cold" if args.cold else "warm"
+        print(f"{size / 1e9:.2f} GB, {args.runs} rounds, {state} source\n")
         if args.runs:
             print(table(times, every, size))
         if args.memory:

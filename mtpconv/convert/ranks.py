@@ -23,6 +23,8 @@ SILENCE_SECONDS = 60
 GOODBYE_SECONDS = 5
 """How long rank 0, told to stop, waits to hear which ranks were told the same."""
 _POLL_SECONDS = 0.05
+_FIRST_POLL_SECONDS = 0.002
+"""Ranks that plan alike come by nearly together; a wait that lasts is polled ever more rarely."""
 STOP = "stop"
 """The key that tells every rank to give up its work: there is nothing to be had from it."""
 
@@ -223,7 +225,7 @@ class Ranks:
     def _wait(self, step: int, whose: str, watched: Sequence[int]) -> Any:
         """What `whose` said in a step, or how a watched rank ended before."""
         assert self.store is not None
-        key, pause = f"{step}/{whose}", _POLL_SECONDS
+        key, pause = f"{step}/{whose}", _FIRST_POLL_SECONDS
         while True:
             try:
                 if self.store.check([key]):
@@ -239,7 +241,7 @@ class Ranks:
             except RuntimeError:  # the store lives with rank 0 or, mostly, with its torchrun
                 return (_NO_LAUNCHER if self.leads else _NO_STORE) | {"rank": 0}
             time.sleep(pause)
-            pause = min(1.0, pause * 1.2)
+            pause = min(1.0, pause * 1.3)
 
     def _is_silent(self, rank: int) -> bool:
         assert self.store is not None

@@ -14,6 +14,8 @@ from pathlib import Path
 _PAGE = mmap.PAGESIZE
 _STEP = 64 << 20
 """Bytes read of a file before what they brought in is dropped."""
+_WINDOW = 4 << 30
+"""Bytes of a file asked about at a time: a megabyte of answers, however large the file."""
 
 
 class Residency:
@@ -68,29 +70,37 @@ class Trace:
 def absent_ranges(handle: int) -> list[tuple[int, int]]:
     """Byte ranges of an open file whose pages are not in the page cache, whole pages each."""
     size = os.fstat(handle).st_size
-    if not size:
-        return []
+    found: list[tuple[int, int]] = []
+    for start in range(0, size, _WINDOW):
+        pages = _resident(handle, start, min(_WINDOW, size - start))
+        last = 0
+        while (first := pages.find(b"\0", last)) >= 0:
+            last = pages.find(b"\1", first)
+            last = len(pages) if last < 0 else last
+            begin, end = start + first * _PAGE, start + last * _PAGE
+            if found and found[-1][1] == begin:
+                begin, _ = found.pop()
+            found.append((begin, end))
+    return found
+
+
+def _resident(handle: int, start: int, length: int) -> bytes:
+    """A byte for each page of a part of a file: 1 if it is cached; empty where nobody tells."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    at = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0)
+    at = libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, handle, start)
     if at in (None, ctypes.c_void_p(-1).value):
-        return []
+        return b""
     try:
-        pages = ctypes.create_string_buffer(-(-size // _PAGE))
-        if libc.mincore(at, size, pages):
-            return []
+        pages = ctypes.create_string_buffer(-(-length // _PAGE))
+        if libc.mincore(at, length, pages):
+            return b""
     finally:
-        libc.munmap(at, size)
-    resident = pages.raw.translate(_LOWEST_BIT)
-    found, last = [], 0
-    while (first := resident.find(b"\0", last)) >= 0:
-        last = resident.find(b"\1", first)
-        last = len(resident) if last < 0 else last
-        found.append((first * _PAGE, last * _PAGE))
-    return found
+        libc.munmap(at, length)
+    return pages.raw.translate(_LOWEST_BIT)
 
 
 _LOWEST_BIT = bytes(byte & 1 for byte in range(256))

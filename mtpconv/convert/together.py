@@ -17,7 +17,7 @@ from mtpconv.convert.journal import Journal
 from mtpconv.convert.progress import Advance
 from mtpconv.convert.ranks import job
 from mtpconv.convert.shares import divide, frame_of, segments_between
-from mtpconv.convert.writer import Span
+from mtpconv.convert.writer import Span, set_aside
 from mtpconv.convert.written import Range, Slice, Written, odd_of, written_of
 from mtpconv.errors import OutputError
 
@@ -90,6 +90,7 @@ def _make(folder: Path, outputs: Iterable[OutputFile]) -> None:
         path = folder / output.name
         try:
             with path.open("xb") as file:
+                set_aside(file.fileno(), output.size)
                 file.truncate(output.size)
         except OSError as error:
             raise output_error(error, path) from error

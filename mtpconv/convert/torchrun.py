@@ -8,11 +8,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import Any, TypeVar
 
 from mtpconv.convert.ranks import ALONE, GOODBYE_SECONDS, STOP, RankError, Ranks, Store, sharing
+
+T = TypeVar("T")
 
 JOIN_SECONDS = 300
 """How long a rank waits for the others to come."""
@@ -47,16 +51,21 @@ def ranks_from_environment() -> Iterator[Ranks]:
     from torch.distributed.rendezvous import rendezvous
 
     wait = timedelta(seconds=JOIN_SECONDS)
-    try:
+
+    def meet() -> Any:
         store = next(rendezvous("env://", timeout=wait))[0]
         dist.init_process_group("gloo", None, wait, rank[1], rank[0], store)
+        store.set(f"beat/{rank[0]}", "0")
+        dist.barrier()
+        return store
+
+    try:
+        store: Store = _interruptibly(meet)
     except (RuntimeError, ValueError) as error:
         message = f"rank {rank[0]}: the {rank[1]} ranks did not meet ({str(error).splitlines()[0]})"
         mend = "start it on every machine, with the same --rdzv-endpoint"
         raise RankError("rank/join", message, mend) from error
     ranks = Ranks(*rank, store)
-    store.set(f"beat/{ranks.rank}", "0")
-    dist.barrier()
     ended = threading.Event()
     beat = threading.Thread(target=_beat, args=(ranks, store, ended), daemon=True)
     beat.start()
@@ -69,6 +78,20 @@ def ranks_from_environment() -> Iterator[Ranks]:
         beat.join()
         with suppress(RuntimeError):  # rank 0 may be gone
             dist.destroy_process_group()
+
+
+def _interruptibly(work: Callable[[], T]) -> T:
+    """What `work` gives, from a thread: a signal is heard at once, where C++ waits in it or not."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome.result()
 
 
 def _leave(store: Store, ranks: Ranks) -> None:

@@ -1,8 +1,8 @@
 """One output file: filled in order through page-aligned buffers, past the page cache.
 
 While one buffer is filled, others are being written, so that the disk always has something to do,
-on a busy machine too. O_DIRECT where the file system takes it; where it refuses, or leaves an
-unaligned rest, plain buffered writes.
+on a busy machine too. O_DIRECT where the file system takes it, plain buffered writes where it
+refuses. A page that is not all this file's, or not all this span's, is written synchronously.
 """
 
 import ctypes
@@ -50,14 +50,15 @@ class Writer:
         self._lock = threading.Lock()
         if not span.part:
             try:
-                _allocate(self._open[1], span.last)
+                set_aside(self._open[1], span.last)
             except OSError:
                 os.close(self._open[1])
                 raise
-        self._free = [_pages() for _ in range(BUFFERS)]
+        self._free = [_memory() for _ in range(BUFFERS)]
         self._buffer = self._free.pop()
-        self._used = 0
-        self._at = span.first
+        # A buffer begins where a page of the file does.
+        self._begin = self._used = span.first % _PAGE
+        self._at = span.first - self._begin
         self._flushers = ThreadPoolExecutor(_FLUSHERS)
         self._flying: deque[tuple[Future[None], memoryview]] = deque()
 
@@ -86,7 +87,7 @@ class Writer:
         """Take `count` bytes of the window as written."""
         self._used += count
         if self._used == BUFFER:
-            self._flush(BUFFER)
+            self._flush()
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes."""
@@ -97,15 +98,16 @@ class Writer:
             view = view[len(window) :]
             self.commit(len(window))
 
-    def _flush(self, count: int) -> None:
-        """Send the buffer's first `count` bytes on their way and take a free one."""
+    def _flush(self) -> None:
+        """Send what is in the buffer on its way and take a free one."""
         if self._stop.is_set():
             raise Stopped
-        full, taken = self._buffer, min(self._used, count)
-        self._flying.append((self._flushers.submit(self._out, full, count, self._at), full))
-        self._progress(taken)
-        self._at += count
-        self._used = 0
+        full = self._buffer
+        data, at = full[self._begin : self._used], self._at + self._begin
+        self._flying.append((self._flushers.submit(self._out, data, at), full))
+        self._progress(len(data))
+        self._at += self._used
+        self._begin = self._used = 0
         if not self._free:
             self._land()
         self._buffer = self._free.pop()
@@ -116,24 +118,48 @@ class Writer:
         written.result()
         self._free.append(buffer)
 
-    def _out(self, buffer: memoryview, count: int, at: int) -> None:
-        done = 0
-        while done < count:
+    def _out(self, data: memoryview, at: int) -> None:
+        """Write `data` to byte `at`: its whole pages, and what is before and behind them."""
+        first = min(-at % _PAGE, len(data))
+        last = max(first, len(data) - (at + len(data)) % _PAGE)
+        self._edge(data[:first], at)
+        self._pages(data[first:last], at + first)
+        self._edge(data[last:], at + last)
+
+    def _edge(self, data: memoryview, at: int) -> None:
+        """Write less than a page, the rest of which may be another process's at this moment.
+
+        Synchronously: a network file system then sends just these bytes, not the page around them.
+        """
+        if not data:
+            return
+        handle = os.open(self._path, os.O_WRONLY | os.O_DSYNC)
+        try:
+            while data:
+                done = os.pwrite(handle, data, at)
+                data, at = data[done:], at + done
+            os.posix_fadvise(handle, (at - 1) // _PAGE * _PAGE, _PAGE, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(handle)
+
+    def _pages(self, data: memoryview, at: int) -> None:
+        while data:
             direct, handle = self._open
             try:
-                done += os.pwrite(handle, buffer[done:count], at + done)
+                done = os.pwrite(handle, data, at)
             except OSError as error:
                 if not (direct and error.errno == errno.EINVAL):
                     raise
                 self._buffered()
                 continue
-            if direct and done < count and done % _PAGE:
+            if direct and done % _PAGE:
                 self._buffered()
+            data, at = data[done:], at + done
         if not self._open[0]:
             self._forget()
 
     def _buffered(self) -> None:
-        """Fall back to the page cache: the file system refuses direct or unaligned writes."""
+        """Fall back to the page cache: the file system refuses direct writes or cuts them odd."""
         with self._lock:
             if self._open[0]:
                 self._handles.append(os.open(self._path, os.O_WRONLY))
@@ -144,17 +170,12 @@ class Writer:
         os.posix_fadvise(self._open[1], 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _finish(self) -> None:
-        total = self._at + self._used
-        if self._used:
-            padded = -(-self._used // _PAGE) * _PAGE if self._open[0] else self._used
-            self._buffer[self._used : padded] = bytes(padded - self._used)
-            self._flush(padded)
+        if self.at != self._span.last:
+            planned = self._span.last
+            raise AssertionError(f"{self._path}: wrote to byte {self.at}, planned {planned}")
+        self._flush()
         while self._flying:
             self._land()
-        if total != self._span.last:
-            raise AssertionError(f"{self._path}: wrote to byte {total}, planned {self._span.last}")
-        if not self._span.part:
-            os.ftruncate(self._open[1], total)
         os.fsync(self._open[1])
         if not self._open[0]:
             self._forget()
@@ -162,28 +183,32 @@ class Writer:
 
 def _create(path: Path) -> tuple[bool, int]:
     """Open a new file, direct where the file system takes that."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    return _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+
+
+def _open_there(path: Path) -> tuple[bool, int]:
+    """Open a file for a part of it."""
+    return _open(path, os.O_WRONLY)
+
+
+def _open(path: Path, flags: int) -> tuple[bool, int]:
     try:
         return True, os.open(path, flags | os.O_DIRECT, 0o644)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-    # Some file systems create the file before they refuse the flag.
-    path.unlink(missing_ok=True)
+    if flags & os.O_CREAT:
+        # Some file systems create the file before they refuse the flag.
+        path.unlink(missing_ok=True)
     return False, os.open(path, flags, 0o644)
 
 
-def _open_there(path: Path) -> tuple[bool, int]:
-    """Open a file for a part that may begin and end within a page others write to."""
-    return False, os.open(path, os.O_WRONLY)
-
-
-def _pages() -> memoryview:
+def _memory() -> memoryview:
     """A buffer of whole pages that are this process's alone."""
     return memoryview(mmap.mmap(-1, BUFFER, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
-def _allocate(handle: int, size: int) -> None:
+def set_aside(handle: int, size: int) -> None:
     """Have the disk set `size` bytes aside, where the file system can: a full disk shows at once.
 
     Writes into space that is there need not wait for each other. Not posix_fallocate, which writes

@@ -57,7 +57,7 @@ def fails_at(monkeypatch: pytest.MonkeyPatch, name: str, nth: int, number: int) 
 
 
 @pytest.mark.parametrize("number", list(WORDS), ids=errno.errorcode.__getitem__)
-@pytest.mark.parametrize("name", ["pwrite", "fsync", "ftruncate"])
+@pytest.mark.parametrize("name", ["pwrite", "fsync"])
 @pytest.mark.parametrize("nth", [1, 2])
 def test_a_failing_write_publishes_nothing(
     tmp_path: Path,

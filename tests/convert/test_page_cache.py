@@ -60,10 +60,12 @@ def copy(source: Path) -> Path:
 
 
 @pytest.mark.parametrize("step", [1 << 18, 64 << 20])
+@pytest.mark.parametrize("window", [3 * PAGE, 4 << 30])
 def test_pages_a_read_brought_in_are_dropped_and_others_stay(
-    source: Path, step: int, monkeypatch: pytest.MonkeyPatch
+    source: Path, step: int, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(residency, "_STEP", step)
+    monkeypatch.setattr(residency, "_WINDOW", window)
     handle = os.open(source, os.O_RDONLY)
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
     for start, length in ((0, 5 * PAGE), (1_000_000, 40_000), (SIZE - PAGE, PAGE)):

@@ -4,6 +4,8 @@ import errno
 import os
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,46 @@ def test_what_is_written_is_there(tmp_path: Path, size: int) -> None:
     assert sum(told) == size
 
 
+@pytest.mark.parametrize("refused", [False, True], ids=["direct", "buffered"])
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (0, 5 * PAGE),
+        (5 * PAGE, 9 * PAGE),
+        (1, 5 * PAGE - 1),
+        (PAGE + 100, PAGE + 300),
+        (PAGE - 1, PAGE + 1),
+        (3 * PAGE + 9, 11 * PAGE + 20),
+    ],
+)
+def test_a_part_touches_no_byte_around_it(
+    tmp_path: Path, first: int, last: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if refused:
+        monkeypatch.setattr(writer, "_open_there", lambda path: (False, os.open(path, os.O_WRONLY)))
+    around = random.Random(1).randbytes(12 * PAGE + 50)
+    (tmp_path / "f").write_bytes(around)
+    data = random.Random(2).randbytes(last - first)
+    with Writer(tmp_path / "f", Span(first, last, part=True), print, threading.Event()) as out:
+        out.write(data)
+    assert (tmp_path / "f").read_bytes() == around[:first] + data + around[last:]
+
+
+def test_parts_that_meet_within_a_page_are_written_at_once(tmp_path: Path) -> None:
+    """As by several ranks: each page between two of them keeps the bytes of both."""
+    data = random.Random(3).randbytes(200 * PAGE)
+    cuts = [0, *sorted(random.Random(4).sample(range(len(data)), 40)), len(data)]
+    (tmp_path / "f").write_bytes(bytes(len(data)))
+
+    def one(pair: tuple[int, int]) -> None:
+        with Writer(tmp_path / "f", Span(*pair, part=True), print, threading.Event()) as out:
+            out.write(data[pair[0] : pair[1]])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, pairwise(cuts)))
+    assert (tmp_path / "f").read_bytes() == data
+
+
 @pytest.mark.parametrize("after", [0, 3, 7])
 @pytest.mark.parametrize("odd", [1, 0], ids=["cut", "refused"])
 def test_direct_writes_may_be_refused_or_cut_at_any_time(
@@ -63,7 +105,7 @@ def test_direct_writes_may_be_refused_or_cut_at_any_time(
     data = random.Random(after).randbytes(40 * PAGE + 77)
     fill(tmp_path / "f", data, [])
     assert (tmp_path / "f").read_bytes() == data
-    assert len(set(seen)) == 2
+    assert len(set(seen)) == 3  # direct, through the cache, and for the last bytes
 
 
 def test_an_error_on_the_way_is_the_writers(
@@ -89,7 +131,7 @@ def test_a_full_disk_shows_before_anything_is_written(
     def full(handle: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(writer, "_allocate", full)
+    monkeypatch.setattr(writer, "set_aside", full)
     with pytest.raises(OutputError) as raised:
         write_files(tmp_path, [OutputFile("f", PAGE, lambda: [bytes(PAGE)])], convert)
     assert raised.value.id == "disk/full"

@@ -50,24 +50,26 @@ def start(what: str, odd: int, size: int = 3) -> list[subprocess.Popen[str]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    return [member(what, odd, (rank, size), port) for rank in range(size)]
+
+
+def member(what: str, odd: int, rank: tuple[int, int], port: int) -> subprocess.Popen[str]:
     env = {
         **os.environ,
         "TORCHELASTIC_RUN_ID": "test",
-        "WORLD_SIZE": str(size),
+        "RANK": str(rank[0]),
+        "WORLD_SIZE": str(rank[1]),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
     }
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", MEMBER, what, str(odd)],
-            env={**env, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for rank in range(size)
-    ]
+    return subprocess.Popen(
+        [sys.executable, "-c", MEMBER, what, str(odd)],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
 
 
 def ends(members: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
@@ -152,6 +154,18 @@ def test_a_job_that_is_stopped_as_a_whole_is_nobodys_fault() -> None:
     for member in members:
         member.terminate()
     assert [code for code, _ in ends(members)] == [143, 143]
+
+
+def test_a_rank_that_waits_for_the_others_to_come_can_be_stopped() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        waiting = member("agree", -1, (1, 2), silent.getsockname()[1])
+        silent.settimeout(60)
+        silent.accept()
+        waiting.terminate()
+        try:
+            assert waiting.wait(30) == 143
+        finally:
+            waiting.kill()
 
 
 def test_half_an_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
