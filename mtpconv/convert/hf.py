@@ -277,7 +277,8 @@ def _check_names(
 
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-_PRIVATE = (".git", ".cache")
+PRIVATE = (".git", ".cache")
+"""Folders of tools, not of the model."""
 
 
 def list_sidecars(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -288,7 +289,7 @@ def list_sidecars(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     kept: list[str] = []
     skipped: list[str] = []
     for top, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in _PRIVATE)
+        folders[:] = sorted(name for name in folders if name not in PRIVATE)
         for file in sorted(files):
             path = Path(top, file)
             name = require_name(path.relative_to(folder).as_posix(), folder)

@@ -12,7 +12,7 @@ from mtpconv.convert.dcp import METADATA
 from mtpconv.convert.digest_file import small_file
 from mtpconv.convert.execute import write_files
 from mtpconv.convert.hf import INDEX, HfCheckpoint, ShardLayout, open_hf
-from mtpconv.convert.journal import Journal, begin, require_unchanged, stamps
+from mtpconv.convert.journal import Journal, begin
 from mtpconv.convert.manifest import (
     CARRIED_FILE,
     MANIFEST,
@@ -30,11 +30,13 @@ from mtpconv.convert.publish import (
     replace_bytes,
     require_apart,
     require_free,
+    require_replaceable,
     require_room,
     write_bytes,
 )
 from mtpconv.convert.ranks import job
 from mtpconv.convert.stage import bytes_in, stage_of, staging
+from mtpconv.convert.stamps import require_unchanged, stamps_of, stamps_under
 from mtpconv.convert.together import write_outputs
 from mtpconv.convert.write_hf import shard_file, unmoved
 from mtpconv.convert.write_mcore import McoreOutput, lay_out_files, source_piece
@@ -73,6 +75,9 @@ def hf2mcore(source: Path, target: Path, options: ToMcore, progress: Progress = 
     """
     require_apart(source, target)
     require_free(target, force=options.force)
+    final = target / options.folder
+    require_replaceable(final, force=options.force)
+    seen = stamps_under(source)
     hf = open_hf(source)
     planned = plan_hf(hf, options.way)
     if errors(planned.findings):
@@ -80,13 +85,12 @@ def hf2mcore(source: Path, target: Path, options: ToMcore, progress: Progress = 
     care = within_budget(options.care, planned.plan.rules, planned.hf.tensors)
     options = replace(options, care=care)
     output = mcore_output(planned, options.layer_layout)
-    final = target / options.folder
     checked = source_report(source, options.care, progress)
     if job().lead(lambda: checked.verdict) != "pass":
         return stopped("hf2mcore", checked, _report(planned, output, final, options))
     done = bytes_in(stage_of(final)) if options.resume else 0
     require_room(target, output.nbytes + output.nbytes // 50 - done)
-    before = stamps(hf.root / name for name in (*hf.headers, *hf.sidecars))
+    before = stamps_of((hf.root / name for name in (*hf.headers, *hf.sidecars)), seen)
     try:
         with staging(final, resume=options.resume) as stage:
             journal = begin(
@@ -96,10 +100,10 @@ def hf2mcore(source: Path, target: Path, options: ToMcore, progress: Progress = 
             after = written_report(stage, written, options.care, progress)
             if after.verdict != "pass":
                 return stopped("hf2mcore", after, _report(planned, output, final, options))
+            require_unchanged(before)
             if job().leads:
-                require_unchanged(before)
                 journal.close()
-                publish(stage, final)
+                publish(stage, final, force=options.force)
                 replace_bytes(target / TRACKER, _tracker(options).encode())
     except Narrowed as error:
         return narrowed("hf2mcore", planned, error)

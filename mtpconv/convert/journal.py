@@ -20,6 +20,7 @@ from mtpconv import __version__
 from mtpconv.convert.execute import THREADS, OutputFile
 from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.ranks import job
+from mtpconv.convert.stamps import Stamps
 from mtpconv.convert.verify.together import check_together
 from mtpconv.convert.written import Written, require_sound, written_of
 from mtpconv.errors import FormatError, OutputError
@@ -28,28 +29,6 @@ from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
 
 SCHEMA = "mtpconv.journal/1"
 _NAME = "mtpconv.journal.{}.jsonl"
-Stamps = dict[str, list[int]]
-"""For each source file its size in bytes, its time of change in ns, and its inode."""
-
-
-def stamps(files: Iterable[Path]) -> Stamps:
-    """What tells whether a file is still the one it was. Raises FormatError where one is gone."""
-    found: Stamps = {}
-    for path in files:
-        try:
-            stat = path.stat()
-        except OSError as error:
-            raise FormatError("file/unreadable", f"{path}: {error.strerror}") from error
-        found[str(path)] = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
-    return found
-
-
-def require_unchanged(before: Stamps) -> None:
-    """Raise FormatError if a source file is not the one it was when the work began."""
-    for path, stamp in before.items():
-        if stamps([Path(path)])[path] != stamp:
-            what = f"{path}: changed while it was being read, so nothing was published"
-            raise FormatError("source/changed", what, "let it be finished, then convert again")
 
 
 @dataclass(slots=True)

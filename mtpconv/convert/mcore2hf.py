@@ -16,10 +16,10 @@ from mtpconv.convert.fp8_like import (
     requantised_text,
 )
 from mtpconv.convert.headers import read_header
-from mtpconv.convert.hf import DIGESTS
-from mtpconv.convert.journal import Stamps, begin, require_unchanged, stamps
+from mtpconv.convert.hf import DIGESTS, is_hf
+from mtpconv.convert.journal import begin
 from mtpconv.convert.manifest import CARRIED_FILE
-from mtpconv.convert.mcore import ChunkReader
+from mtpconv.convert.mcore import ChunkReader, iteration_folder
 from mtpconv.convert.plan_mcore import McorePlan, plan_mcore
 from mtpconv.convert.prepare import drawn, subject
 from mtpconv.convert.progress import Progress, silent
@@ -27,6 +27,7 @@ from mtpconv.convert.publish import (
     publish,
     require_apart,
     require_free,
+    require_replaceable,
     require_room,
     write_bytes,
 )
@@ -34,6 +35,7 @@ from mtpconv.convert.ranges import Piece
 from mtpconv.convert.ranks import job
 from mtpconv.convert.rounding import rounded_gammas
 from mtpconv.convert.stage import bytes_in, stage_of, staging
+from mtpconv.convert.stamps import Stamps, require_unchanged, stamps_of, stamps_under
 from mtpconv.convert.together import write_outputs
 from mtpconv.convert.virtual import Virtual
 from mtpconv.convert.write_hf import Producers, producers, shard_file, unmoved, write_sidecars
@@ -81,6 +83,8 @@ def mcore2hf(
         if model is not None:
             require_apart(model, target)
     require_free(target, force=options.force)
+    require_replaceable(target, force=options.force)
+    seen = stamps_under(*_read_from(source, like, options.fp8_like))
     planned = plan_mcore(source, like, no_mtp=options.no_mtp, fp8=options.fp8_like)
     if errors(planned.findings):
         return _refusal(planned)
@@ -93,16 +97,16 @@ def mcore2hf(
     total = sum(spec.nbytes for spec in planned.layout.tensors.values())
     done = bytes_in(stage_of(target)) if options.resume else 0
     require_room(target, total + total // 100 - done)
-    before = stamps(source_files(planned))
+    before = stamps_of(source_files(planned), seen)
     try:
         with staging(target, resume=options.resume) as stage:
             written = write_hf(stage, planned, options, before, progress)
             after = written_report(stage, written, options.care, progress)
             if after.verdict != "pass":
                 return stopped("mcore2hf", after, _report(planned, target, options))
+            require_unchanged(before)
             if job().leads:
-                require_unchanged(before)
-                publish(stage, target)
+                publish(stage, target, force=options.force)
     except Narrowed as error:
         finding = Finding(error.id, "error", error.what, "changed", hint=error.mend)
         return _refusal(replace(planned, findings=(*planned.findings, finding)))
@@ -196,6 +200,15 @@ def _carried(
     }
     specs: dict[str, TensorSpec] = {name: header.tensors[name] for name in names}
     return pieces, unmoved(specs), {name: spec.dtype for name, spec in specs.items()}
+
+
+def _read_from(source: Path, *models: Path | None) -> list[Path]:
+    """The folders that a way back reads. Raises FormatError where one is no checkpoint."""
+    like = (model for model in models if model is not None)
+    return [
+        iteration_folder(source),
+        *(model if is_hf(model) else iteration_folder(model) for model in like),
+    ]
 
 
 def source_files(planned: McorePlan) -> list[Path]:

@@ -35,6 +35,7 @@ from mtpconv.convert.publish import (
     publish,
     require_apart,
     require_free,
+    require_replaceable,
     require_room,
     write_bytes,
 )
@@ -94,11 +95,12 @@ def _work_folder(hf: HfCheckpoint, planned: HfPlan, options: RoundTrip) -> Itera
     if options.keep is not None:
         require_apart(hf.root, options.keep)
         require_free(options.keep, force=False)
+        require_replaceable(options.keep, force=False)
         require_room(options.keep, need)
         with staging(options.keep) as work:
             yield work
             if job().leads:
-                publish(work, options.keep)
+                publish(work, options.keep, force=False)
         return
     base = options.workdir or Path(tempfile.gettempdir())
     require_room(base, need)

@@ -42,8 +42,10 @@ def divide(
     outputs: Sequence[OutputFile], ranks: int, *, within_tensors: bool = True
 ) -> list[list[Share]]:
     """For each rank what it writes, in the order of the files; the same on every rank."""
+    if not outputs:
+        return [[] for _ in range(ranks)]
     ends = list(accumulate(output.size for output in outputs))
-    total = ends[-1] if ends else 0
+    total = ends[-1]
     even = total / ranks
     cuts = [0]
     for rank in range(1, ranks):

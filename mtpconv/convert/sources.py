@@ -56,7 +56,12 @@ class Sources:
         if found is None:
             if len(self._open) >= self._MOST:
                 _close(*self._open.pop(next(iter(self._open))))
-            handle = os.open(path, os.O_RDONLY)
+            try:
+                handle = os.open(path, os.O_RDONLY)
+            except OSError as error:
+                message = f"{path}: cannot be opened ({error.strerror})"
+                mend = "look whether something is moving or removing it"
+                raise FormatError("file/unreadable", message, mend) from error
             trace = None
             if self._residency is not None:
                 trace = Trace(handle, self._residency.absent(path, handle))

@@ -1083,6 +1083,12 @@ _ROWS = (
         "Name another folder, or give --force.",
     ),
     Row(
+        "output/mount-point", ("stop",),
+        "The output is a mount point, whose place no finished folder can take by a rename.",
+        "Nothing was touched.",
+        "Name a folder inside it.",
+    ),
+    Row(
         "output/overlap", ("stop",),
         "Source and output are the same folder, or one lies inside the other.",
         "Nothing was touched.",

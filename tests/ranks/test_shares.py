@@ -43,6 +43,10 @@ def test_every_byte_is_some_ranks_once(ranks: int) -> None:
         assert {edge for pair in mine for edge in pair} <= allowed
 
 
+def test_nothing_left_is_nothing_for_every_rank() -> None:
+    assert divide([], 3) == [[], [], []]
+
+
 def test_a_tensor_that_is_checksummed_is_never_cut() -> None:
     output = file("b", [3 * BLOCK, 40], b"crc", header=10)
     assert list(cut_points(output)) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mtpconv.convert import hf2mcore as to_mcore
 from mtpconv.convert import shares
 from mtpconv.convert.care import Care
 from mtpconv.convert.diff.run import Diff, diff
@@ -97,6 +98,23 @@ def test_a_diff_finds_what_one_process_finds(
     assert [f.id for f in report.findings] == [f.id for f in alone.findings]
     assert [f.name for f in report.findings] == [f.name for f in alone.findings]
     assert "inv/changed" in {f.id for f in report.findings}
+
+
+def test_ranks_resume_where_only_the_publishing_is_left(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf2mcore(source, tmp_path / "whole", ToMcore())
+    with monkeypatch.context() as killed:
+        killed.setattr(to_mcore, "require_unchanged", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            hf2mcore(source, tmp_path / "mc", ToMcore(resume=True))
+    found = together(3, lambda: hf2mcore(source, tmp_path / "mc", ToMcore(resume=True)))
+    assert all(isinstance(report, Report) for report in found), found
+    assert files_of(tmp_path / "mc") == files_of(tmp_path / "whole")
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("odd", [0, 2])

@@ -4,7 +4,6 @@ A new folder gets links to the shards and copies of the small files. In place, t
 made again from links beside the old one and the two are exchanged in one step.
 """
 
-import ctypes
 import fcntl
 import os
 import shutil
@@ -22,10 +21,8 @@ from mtpconv.convert.publish import (
     copy_file,
     publish,
     require_apart,
-    require_free,
+    require_replaceable,
     require_room,
-    sync_folder,
-    sync_tree,
     write_bytes,
 )
 from mtpconv.convert.stage import staging
@@ -60,9 +57,11 @@ def repaired(
     """
     root = repair.source.root
     final = target or root
-    if target is not None:
+    if target is None:
+        require_replaceable(root.resolve(), force=True)
+    else:
         require_apart(root, target)
-        require_free(target, force=False)
+        require_replaceable(target, force=False)
     need = sum(file.size for file in repair.written)
     require_room(final.parent, need)
     with staging(final.resolve() if target is None else final) as stage:
@@ -72,10 +71,9 @@ def repaired(
             return report
         if target is None:
             shutil.copymode(root, stage)
-            sync_tree(stage)
-            exchange(stage, root.resolve())
+            publish(stage, root.resolve(), force=True)
         else:
-            publish(stage, target)
+            publish(stage, target, force=False)
         return report
 
 
@@ -171,24 +169,3 @@ def keep(source: Path, target: Path) -> How:
         return place(source, target)
     target.symlink_to(source.readlink())
     return "linked"
-
-
-_AT_CWD, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE: renameat2(2)
-
-
-def exchange(stage: Path, folder: Path) -> None:
-    """Let `stage` take the name of `folder` in one step; the old one is removed afterwards.
-
-    Where the kernel or file system cannot exchange, two renames, with the old one put back if the
-    second fails.
-    """
-    try:
-        swap = ctypes.CDLL(None, use_errno=True).renameat2
-        failed = swap(_AT_CWD, os.fsencode(stage), _AT_CWD, os.fsencode(folder), _EXCHANGE)
-    except (AttributeError, OSError):
-        failed = -1
-    if failed:
-        publish(stage, folder)
-        return
-    sync_folder(folder.parent)
-    shutil.rmtree(stage, ignore_errors=True)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import mtpconv.convert.publish as publish_module
 import mtpconv.gate.repairs.folder as folder_module
 from mtpconv.cli import app
 from mtpconv.convert.hf import INDEX, open_hf
@@ -216,7 +217,7 @@ def test_in_place_without_exchange_still_replaces_whole(
     def no_library(*args: object, **kwargs: object) -> object:
         raise OSError
 
-    monkeypatch.setattr(folder_module, "ctypes", SimpleNamespace(CDLL=no_library))
+    monkeypatch.setattr(publish_module, "ctypes", SimpleNamespace(CDLL=no_library))
     assert graft(trained, None, base).verdict == "pass"
     assert open_hf(trained).config["num_nextn_predict_layers"] == 1
 
@@ -229,7 +230,7 @@ def test_a_crash_before_the_exchange_leaves_the_folder_alone(
     def crash(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(folder_module, "exchange", crash)
+    monkeypatch.setattr(publish_module, "_exchanged", crash)
     with pytest.raises(KeyboardInterrupt):
         graft(trained, None, base)
     assert {path.name: path.read_bytes() for path in trained.iterdir()} == before
