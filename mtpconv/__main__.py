@@ -1,5 +1,17 @@
-"""`python -m mtpconv`."""
+"""`mtpconv` and `python -m mtpconv`."""
 
-from mtpconv.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Entry point. Ctrl-C is one line while the command line is still being imported, too."""
+    try:
+        from mtpconv.cli import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; nothing was begun\n")
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -331,8 +331,19 @@ def say_stopped(how: str) -> None:
 
     if is_follower():
         return
-    kept = "; the same command goes on from here" if "--resume" in sys.argv else ""
-    print(f"{how}; nothing was published{kept}", file=sys.stderr)
+    print(f"{how}; nothing half-written was published{_kept(sys.argv[1:])}", file=sys.stderr)
+
+
+_RESUMABLE = ("hf2mcore", "mcore2hf")
+
+
+def _kept(words: list[str]) -> str:
+    """What an interrupted command left, or could have."""
+    if "--resume" in words:
+        return "; the same command goes on from here"
+    if words and words[0] in _RESUMABLE:
+        return "; with --resume it would have kept the files it had finished"
+    return ""
 
 
 def _known(error: Exception) -> MtpconvError:

@@ -194,7 +194,8 @@ def require_folder(folder: Path) -> None:
     if not folder.exists():
         raise FormatError("file/not-found", f"{folder}: no such folder", "check the path")
     if not folder.is_dir():
-        raise FormatError("file/not-a-folder", f"{folder}: a file, not a checkpoint folder")
+        what = f"{folder}: a file, not a checkpoint folder"
+        raise FormatError("file/not-a-folder", what, "name the folder it lies in")
     if not any(folder.iterdir()):
         raise FormatError("file/empty-folder", f"{folder}: an empty folder", "check the path")
 

@@ -259,7 +259,7 @@ def plan_facts(planned: HfPlan) -> tuple[tuple[str, str], ...]:
 
 
 def _report(planned: HfPlan, output: McoreOutput, final: Path, options: ToMcore) -> Report:
-    layers = planned.prepared.built
+    layers, root = planned.prepared.built, final.parent
     layout = "stacked" if is_stacked(planned, options.layer_layout) else "per layer"
     facts = (
         *plan_facts(planned),
@@ -276,10 +276,17 @@ def _report(planned: HfPlan, output: McoreOutput, final: Path, options: ToMcore)
         findings,
         (Check("plan", "pass"), Check("written", "pass")),
         facts,
-        f"Load it with --load {final.parent} ({job}), or check it: mtpconv roundtrip --check.",
+        f"Load it with --load {root} ({job}), or check it: {_check(planned, root)}",
         status_counts(findings),
         drawn(planned.prepared, planned.hf.tensors, findings),
     )
+
+
+def _check(planned: HfPlan, root: Path) -> str:
+    """The command that reads what was written; without MTP it is meant to differ."""
+    if planned.prepared.dropped:
+        return f"mtpconv verify {root}"
+    return f"mtpconv diff {planned.hf.root} {root}"
 
 
 def _reason(planned: HfPlan) -> str:

@@ -100,7 +100,8 @@ def iteration_folder(folder: Path) -> Path:
     if any(folder.glob("*.distcp")) or _saved(folder):
         what = f"{folder}: no {METADATA} and no {TRACKER}, so no finished torch_dist checkpoint"
         raise FormatError("dist/incomplete", what, "name the iteration folder of a finished save")
-    raise FormatError("file/not-a-checkpoint", f"{folder}: not a Megatron checkpoint folder")
+    what = f"{folder}: not a Megatron checkpoint folder"
+    raise FormatError("file/not-a-checkpoint", what, "check the path")
 
 
 def open_mcore(folder: Path) -> McoreCheckpoint:

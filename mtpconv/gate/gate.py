@@ -37,6 +37,7 @@ def gate(checkpoint: Source, policy: Policy) -> Report:
             remote = isinstance(checkpoint, HubRef)
             hf = open_hf(checkpoint)
             config, tensors, root = hf.config, hf.tensors, hf.root
+            bytes_by = "mtpconv roundtrip --check compares every byte"
             outcomes = check_hf(hf, remote=remote)
             if policy.engine is not None:
                 check = partial(engine_check, policy.engine, hf, remote=remote)
@@ -45,9 +46,10 @@ def gate(checkpoint: Source, policy: Policy) -> Report:
             export = open_export(checkpoint, policy.reference)
             config, tensors = export.config, export.tensors
             root = export.planned.like.root
+            bytes_by = "mtpconv verify reads every byte"
             outcomes = check_mcore(export, policy.engine)
     outcomes += further_checks(checkpoint, root, policy)
-    report = _report(model_name(config, "unknown model"), outcomes, policy)
+    report = _report(model_name(config, "unknown model"), outcomes, policy, bytes_by)
     drawn = _drawn(config, tensors, report.findings)
     further = {key: value for outcome in outcomes for key, value in outcome.extra.items()}
     return replace(report, extra=report.extra | drawn | further)
@@ -73,7 +75,8 @@ def _drawn(
     return {"inventory": {"groups": drawn_groups(tensors, group, findings)}}
 
 
-def _report(subject: str, outcomes: list[Outcome], policy: Policy) -> Report:
+def _report(subject: str, outcomes: list[Outcome], policy: Policy, bytes_by: str) -> Report:
+    """The verdict; `bytes_by` says which command looks at more than headers."""
     every = (finding for outcome in outcomes for finding in outcome.findings)
     sorted_ = accept(every, policy.allow)
     counted_once, accepted_once = _unique(sorted_.counted), _unique(sorted_.accepted)
@@ -97,7 +100,7 @@ def _report(subject: str, outcomes: list[Outcome], policy: Policy) -> Report:
         counted_findings,
         tuple(Check(outcome.id, _status(outcome, sorted_)) for outcome in outcomes),
         _facts(outcomes, sorted_, policy),
-        _next_step(wrong, stops, policy, served=_is_served(outcomes, sorted_)),
+        _next_step(wrong, stops, policy, bytes_by, served=_is_served(outcomes, sorted_)),
         status_counts(counted_findings),
         _extra(policy),
         could_not_check=could_not,
@@ -196,7 +199,9 @@ def _is_served(outcomes: list[Outcome], sorted_: Sorted) -> bool:
     return bool(serving) and not any(f in sorted_.covered for f in serving[0].findings)
 
 
-def _next_step(wrong: list[Finding], stops: list[Finding], policy: Policy, *, served: bool) -> str:
+def _next_step(
+    wrong: list[Finding], stops: list[Finding], policy: Policy, bytes_by: str, *, served: bool
+) -> str:
     if wrong:
         first = _most_telling(wrong)
         return (
@@ -207,7 +212,7 @@ def _next_step(wrong: list[Finding], stops: list[Finding], policy: Policy, *, se
         mend = f" To mend it: {stops[0].hint}." if stops[0].hint else ""
         return f"No verdict.{mend} --allow {stops[0].id} leaves that part out, by name."
     if policy.engine is None or not served:
-        return "Headers only: mtpconv roundtrip --check compares every byte."
+        return f"Headers only: {bytes_by}."
     # Long enough that the flag begins, and stays on, a line of its own.
     where = f"In {TITLES[policy.engine]} this is the flag that turns it on:"
     return f"Fit to serve with MTP. {where} {FLAGS[policy.engine]}"

@@ -136,7 +136,7 @@ def test_ctrl_c_is_one_line_and_130(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
     monkeypatch.setattr("mtpconv.convert.hf2mcore.write_mcore", interrupted)
     assert run("hf2mcore", CHECKPOINT, tmp_path / "mc", "--format", "json") == (
-        130, "", "interrupted; nothing was published\n",
+        130, "", "interrupted; nothing half-written was published\n",
     )  # fmt: skip
     assert list(tmp_path.iterdir()) == []
 

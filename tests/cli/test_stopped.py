@@ -1,12 +1,17 @@
 """What is said of work that a signal ended: one line, and by one rank."""
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from mtpconv.cli import common
 from mtpconv.cli.app import app
 from mtpconv.convert import hf2mcore
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("resume", [True, False])
@@ -22,8 +27,29 @@ def test_ctrl_c_is_one_line_that_says_what_was_kept(
     with pytest.raises(SystemExit) as caught:
         app(words)
     assert caught.value.code == 130
-    kept = "; the same command goes on from here" if resume else ""
-    assert capsys.readouterr().err == f"interrupted; nothing was published{kept}\n"
+    kept = {
+        True: "; the same command goes on from here",
+        False: "; with --resume it would have kept the files it had finished",
+    }[resume]
+    assert capsys.readouterr().err == f"interrupted; nothing half-written was published{kept}\n"
+
+
+def test_a_command_that_cannot_resume_does_not_speak_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mtpconv", "gate", "hf2mcore"])
+    common.say_stopped("interrupted")
+    assert capsys.readouterr().err == "interrupted; nothing half-written was published\n"
+
+
+def test_ctrl_c_while_the_command_line_is_still_loading(tmp_path: Path) -> None:
+    """A slow network disk makes that the longest part of a short command."""
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    words = [sys.executable, "-c", "from mtpconv.__main__ import main; main()"]
+    where = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run(words, env=where, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "interrupted; nothing was begun\n"
 
 
 @pytest.mark.parametrize(("rank", "said"), [("0", True), ("1", False)])

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 def why(a: Stored, b: Stored, apart: Distance) -> str:
     """The proven reason why `b`, of the shape and dtype of `a`, holds other bytes ("" if none)."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):  # a checkpoint may hold NaN, infinities and noise
+        return _why(a, b, apart)
+
+
+def _why(a: Stored, b: Stored, apart: Distance) -> str:
     if _all_zero(b):
         return "all zeros"
     if _same_norm(apart):

@@ -18,6 +18,7 @@ _EXTRA = (
 )  # fmt: skip
 """What may lie beside a weight: tensors of its quantised form."""
 _WIDE = ("BF16", "F16", "F32")
+_NO_MTP = "no MTP layer is stored: mtpconv graft takes the base's, or leave --for out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def check_engine(engine: Engine, config: Config, tensors: Observed, files: Files
         needed |= _joined(serving.names(text, seen, k), seen, loader)
     own = _own_names(serving, text, layers, seen, needed)
     found += _unopened(title, serving, text, tensors, seen, files)
-    found += _missing(title, needed, seen)
+    found += _missing(title, needed, seen, "" if stored else _NO_MTP)
     found += _scales(title, config, needed, seen)
     found += _cast(engine, config, needed, seen)
     found += _unread(title, loader, own, needed)
@@ -124,7 +125,8 @@ def _key(
     if serving.key is None or loader.absent == "unread":
         return
     declared = _declared(serving, text)
-    key, wanted = serving.key, f"set it to {1 if loader.one else max(stored, 1)}"
+    key = serving.key
+    wanted = f"set it to {1 if loader.one else stored}" if stored else _NO_MTP
     if declared is None:
         said = {
             "error": f"config.json has no {key}, and {title} stops without it",
@@ -244,12 +246,13 @@ def _stored_as(name: str, seen: Observed) -> str | None:
     return packed if packed in seen else None
 
 
-def _missing(title: str, needed: Names, seen: Observed) -> Iterator[Finding]:
+def _missing(title: str, needed: Names, seen: Observed, hint: str) -> Iterator[Finding]:
     for name in needed:
         if _stored_as(name, seen) is None:
             yield Finding(
                 "gate/engine-missing", "error",
                 f"{name} is not there; {title} leaves it uninitialised or stops", "missing", name,
+                hint=hint,
             )  # fmt: skip
 
 

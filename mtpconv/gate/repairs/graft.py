@@ -90,7 +90,7 @@ def graft(trained: Path, target: Path | None, base: Path, progress: Progress = s
             hint="train them, or measure how many drafts are accepted before serving",
         )  # fmt: skip
         reason = "the MTP layers are back, marked stale"
-        step = f"Check what it would serve: mtpconv roundtrip --check {target or trained}"
+        step = f"Look whether an engine would serve it: mtpconv gate {target or trained}"
         return repair_report("graft", model_name(hf.config), reason, [*wrong, stale], facts, step)
 
     return repaired(repair, target, check)

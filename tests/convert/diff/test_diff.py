@@ -377,6 +377,25 @@ def test_the_command(source: Path, tmp_path: Path) -> None:
     assert run("diff", source, tmp_path / "none")[0] == 2
 
 
+@pytest.mark.filterwarnings("error")
+def test_any_bit_patterns_are_compared_without_a_warning(source: Path, tmp_path: Path) -> None:
+    """NaN of every payload, infinities, denormals: numpy warns of what it computes with them."""
+
+    def scramble(tensors: Tensors) -> None:
+        bits = torch.Generator().manual_seed(3)
+        for name, tensor in tensors.items():
+            if tensor.dtype == torch.bfloat16:
+                shape, half = tensor.shape, torch.int16
+                drawn = torch.randint(-(2**15), 2**15, shape, generator=bits, dtype=half)
+                tensors[name] = drawn.view(torch.bfloat16)
+
+    other = altered(source, tmp_path / "b", scramble)
+    for pair in ((source, other), (other, source)):
+        changed = [f for f in diff(*pair, Diff()).findings if f.status == "changed"]
+        assert len(changed) > 100
+        assert not any(finding.hint for finding in changed)
+
+
 def test_one_layer_is_one_layer(tmp_path: Path) -> None:
     """The first line counts it so, of a conversion, an HF folder and a Megatron one alone."""
     source = checkpoint(tmp_path / "a", num_hidden_layers=1, first_k_dense_replace=0)
