@@ -10,7 +10,7 @@ from mtpconv.convert.fold_hf import Dtype, fold_hf, folded_config, odd_copies
 from mtpconv.convert.hf import HfCheckpoint
 from mtpconv.convert.ranks import job
 from mtpconv.convert.values import Where, difference, same_bytes
-from mtpconv.errors import ConfigError, brief
+from mtpconv.errors import ConfigError, Contradiction, brief
 from mtpconv.inventory.findings import Finding
 from mtpconv.inventory.groups import hf_group
 from mtpconv.inventory.model_text import model_text
@@ -74,7 +74,8 @@ def prepare(
 
     `hybrid` asks for the names of megatron-core's HybridModel instead of GPTModel's.
     With `no_mtp` the MTP tensors become ignored rows and the config's count is to be set to 0.
-    Raises ConfigError for an unknown family or a config that lacks what the mapping needs.
+    Raises ConfigError for an unknown family or a config that lacks what the mapping needs,
+    Contradiction for one that asks for many times the tensors there are.
     """
     family = family_of(config)
     key, config = family.mtp_key(config), family.complete(config)
@@ -83,6 +84,7 @@ def prepare(
     mtp_layers = 0 if no_mtp else count.expected
     request = Request(config, observed, mtp_layers, padded_vocab, carry_copies, mcore)
     rows = family.rules(request)
+    _require_borne_out(rows, observed)
     built = built_mtp(rows)
     args = family.megatron_args(config, built)  # contradictions show before a byte is written
     if hybrid and (hybrid_rows := as_hybrid(rows)) is not rows:
@@ -118,6 +120,26 @@ def prepare(
         hybrid,
         built,
     )
+
+
+_LISTED = 25_000
+"""Tensors that may all be missing, and be told one by one: half of a large release."""
+
+
+def _require_borne_out(rows: Iterable[Row], observed: Mapping[str, TensorSpec]) -> None:
+    """Raise Contradiction where nearly all of very many tensors would be missing.
+
+    Then the config is another model's, or says any number: one sentence tells more than a finding
+    for each, and takes no time to speak of.
+    """
+    asked = sum(len(row.hf_names) if isinstance(row, Rule) else 1 for row in rows)
+    if asked > _LISTED + 4 * len(observed):
+        what = f"config.json asks for {asked:,} tensors, and {len(observed):,} are there"
+        raise Contradiction(
+            "config/contradiction",
+            what,
+            "take config.json from the release the weights began with, and fetch all its shards",
+        )
 
 
 def built_mtp(rows: Iterable[Row]) -> int:

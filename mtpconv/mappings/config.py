@@ -93,7 +93,7 @@ def integer(
 
 
 _MOST_MTP = 64
-_MOST_REPEATS = 250_000
+_MOST_REPEATS = 100_000
 _LAYERS = ("num_hidden_layers", "num_layers")
 _MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 _REPEATED = (
@@ -113,7 +113,7 @@ def require_bounded(config: Config) -> None:
     """Raise ConfigError (`config/bad-value`) for numbers a model is not to be expanded from.
 
     Rules have concrete names, so layers times experts (or heads, where rows are reordered head by
-    head) is memory and time. The largest release has 61 layers of 384 experts.
+    head) is memory and time. The largest release has 61 layers of 384 experts: a quarter of this.
     """
     layers = max(_counted(config, key, MOST_LAYERS) for key in _LAYERS)
     layers += max(_counted(config, key, _MOST_MTP) for key in _MTP)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -69,6 +70,23 @@ def test_layers_times_experts(tmp_path: Path) -> None:
     source = folder(tmp_path)
     set_config(source, num_hidden_layers=2000, n_routed_experts=100_000)
     assert_refused(ask("plan", source), "config/bad-value")
+
+
+def test_a_config_that_the_headers_do_not_bear_out(tmp_path: Path) -> None:
+    """One finding where nearly everything of very much is missing; one for each where it is not."""
+    source = folder(tmp_path)
+    set_config(source, n_routed_experts=9_000)
+    begun = process_time()
+    answer = ask_here("plan", source)
+    assert process_time() - begun < 5
+    assert answer.code == 1
+    assert "config/contradiction" in answer.out
+    assert "asks for" in answer.out
+    set_config(source, n_routed_experts=1_000)
+    answer = ask_here("plan", source)
+    assert answer.code == 1
+    assert "inv/missing" in answer.out
+    assert "mtp/missing" in answer.out
 
 
 TEXTS = {
