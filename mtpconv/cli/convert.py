@@ -186,6 +186,7 @@ def roundtrip(
     target_mcore: TargetMcore = Target.auto,
     dtype: ReadAs = Dtype.bfloat16,
     mcore_model: McoreModel = Model.gpt,
+    threads: Threads = 2,
     strict: Strict = False,
     output: Output = Format.text,
     reports: Reports = None,
@@ -212,7 +213,9 @@ def roundtrip(
             raise ConfigError("usage/parity", what, "check parity with --mcore-model gpt")
         with shown() as progress:
             further = _forward_parity(progress, no_mtp=no_mtp) if parity else None
-            options = RoundTrip(check, keep, workdir, in_memory, layer_layout.value, way, further)
+            options = RoundTrip(
+                check, keep, workdir, in_memory, layer_layout.value, way, threads, further
+            )
             return roundtrip(src, options, progress)
 
     run(

@@ -61,15 +61,17 @@ def write_files(
     threads: int = THREADS,
     stats: bool = False,
     done: Callable[[Written], None] = lambda written: None,
+    stop: threading.Event | None = None,
 ) -> dict[str, Written]:
     """Write every output into `folder` (which must exist); the result is in the order of `outputs`.
 
     `progress` is told of bytes written; with `stats` odd values are counted too. `done` is told of
-    each file once it is flushed to the disk, by the thread that wrote it. The page cache is left as
-    it was found. Raises OutputError for a disk that is full or refuses, FormatError for a source
-    that is cut short. After an error nothing more is written; what there is stays in `folder`.
+    each file once it is flushed to the disk, by the thread that wrote it; `stop` is set once there
+    is no more use in that. The page cache is left as it was found. Raises OutputError for a disk
+    that is full or refuses, FormatError for a source that is cut short. After an error nothing more
+    is written; what there is stays in `folder`.
     """
-    stop = threading.Event()
+    stop = stop or threading.Event()
     found: dict[str, Written] = {}
     residency = Residency()
 

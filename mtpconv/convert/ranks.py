@@ -22,6 +22,8 @@ SILENCE_SECONDS = 60
 """A rank that has not said for so long that it lives is taken for dead."""
 GOODBYE_SECONDS = 5
 """How long rank 0, told to stop, waits to hear which ranks were told the same."""
+_HEARD_SECONDS = 3
+"""Within this every rank has found out that the store is gone, and stopped."""
 _POLL_SECONDS = 0.05
 _FIRST_POLL_SECONDS = 0.002
 """Ranks that plan alike come by nearly together; a wait that lasts is polled ever more rarely."""
@@ -56,6 +58,8 @@ class Ranks:
     over: bool = False
     blamed: MtpconvError | None = None
     stopped: bool = False
+    lost: bool = False
+    """Whether the store is gone, and with it all that the ranks could tell each other."""
     _step: int = 0
     _verdict: dict[str, Any] = field(default_factory=dict)
     _beats: dict[int, tuple[bytes, float]] = field(default_factory=dict)
@@ -126,6 +130,10 @@ class Ranks:
         if self.store is None or self.over:
             return
         self.over = True
+        if self.lost:
+            time.sleep(_HEARD_SECONDS)
+            self.blamed = _error(0, _NO_LAUNCHER if self.leads else _NO_STORE)
+            return
         step, told = self._step + 1, isinstance(error, Terminated | KeyboardInterrupt)
         self._tell(_ended(error), step)
         if not told:
@@ -164,6 +172,8 @@ class Ranks:
                     return {"failed": outcome.get("rank", rank), "how": outcome}
                 outcomes.append(outcome["ok"])
         except Terminated:
+            if self.lost:
+                raise
             blame = self._to_blame(step, self._still_silent(step))
             if blame is None:
                 self.over = True

@@ -2,17 +2,19 @@
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from mtpconv.convert.care import Care
 from mtpconv.convert.cast import convert
 from mtpconv.convert.compare import Comparison, sidecar_findings
 from mtpconv.convert.digest_file import digests_text
 from mtpconv.convert.disk_error import output_error
-from mtpconv.convert.execute import write_files
+from mtpconv.convert.execute import THREADS, write_files
 from mtpconv.convert.hf import DIGESTS, HfCheckpoint, open_hf
 from mtpconv.convert.hf2mcore import (
     LayerLayout,
@@ -30,7 +32,7 @@ from mtpconv.convert.mcore2hf import plan_facts as mcore_facts
 from mtpconv.convert.memory import in_memory
 from mtpconv.convert.plan_mcore import McorePlan, plan_mcore
 from mtpconv.convert.prepare import HfPlan, Way, drawn, plan_hf, subject
-from mtpconv.convert.progress import Progress, silent
+from mtpconv.convert.progress import Advance, Progress, silent
 from mtpconv.convert.publish import (
     publish,
     require_apart,
@@ -43,6 +45,7 @@ from mtpconv.convert.ranks import job
 from mtpconv.convert.shares import whole_files
 from mtpconv.convert.stage import require_seen, staging
 from mtpconv.convert.write_hf import write_sidecars
+from mtpconv.convert.writer import Stopped
 from mtpconv.convert.written import Written, written_of
 from mtpconv.errors import Narrowed
 from mtpconv.inventory.findings import Finding, errors
@@ -63,6 +66,7 @@ class RoundTrip:
     in_memory: bool = False
     layer_layout: LayerLayout = "auto"
     way: Way = field(default_factory=Way)
+    threads: int = THREADS
     further: Callable[[Path, Path], Report] | None = None
 
 
@@ -91,7 +95,7 @@ def roundtrip(source: Path, options: RoundTrip, progress: Progress = silent) -> 
 @contextmanager
 def _work_folder(hf: HfCheckpoint, planned: HfPlan, options: RoundTrip) -> Iterator[Path]:
     """A folder for both results with room for them; kept by rename, else removed."""
-    need = disk_needed(planned, keep=options.keep is not None)
+    need = disk_needed(planned, options)
     if options.keep is not None:
         require_apart(hf.root, options.keep)
         require_free(options.keep, force=False)
@@ -124,18 +128,19 @@ def _new_folder(base: Path) -> str:
         raise output_error(error, base) from error
 
 
-def disk_needed(planned: HfPlan, *, keep: bool) -> int:
-    """Bytes of disk a round trip takes: torch_dist whole, and the largest HF shard or all."""
+def disk_needed(planned: HfPlan, options: RoundTrip) -> int:
+    """Bytes of disk a round trip takes: torch_dist whole, and a HF shard for each thread or all."""
     hf = planned.hf
     total = sum(spec.nbytes for spec in planned.plan.target.values())
     shards = sorted(header.size for header in hf.headers.values())
-    back = sum(shards) if keep else sum(shards[-1:])
+    back = sum(shards if options.keep is not None else shards[-options.threads * job().size :])
     return total + total // 50 + back
 
 
 def to_mcore(work: Path, planned: HfPlan, options: RoundTrip, progress: Progress) -> Path:
     """Write the torch_dist side into `work/mcore/release`. A barrier."""
-    there = ToMcore(layer_layout=options.layer_layout, way=options.way)
+    care = Care(threads=options.threads)
+    there = ToMcore(layer_layout=options.layer_layout, way=options.way, care=care)
     output = mcore_output(planned, options.layer_layout)
     release = work / "mcore" / there.folder
     job().lead(lambda: release.mkdir(parents=True))
@@ -159,18 +164,16 @@ def back_and_compare(
         return _report(planned, back, comparison, broken, options)
     job().lead(target.mkdir)
     files, reader = hf_files(back)
-    written: dict[str, Written] = {}
     mine = whole_files(files, job().size)[job().rank]
     try:
         total = sum(file.size for file in mine)
         advance = progress("back to safetensors and compare", total * (2 if options.check else 1))
+        found, compare, stop = _comparing(comparison, target, options, advance)
+        written = write_files(
+            target, mine, convert, advance, threads=options.threads, done=compare, stop=stop
+        )
         for file in mine:
-            written |= write_files(target, [file], convert, advance)
-            comparison.add_shard(
-                target / file.name, advance if options.check else lambda done: None
-            )
-            if options.keep is None:
-                (target / file.name).unlink()
+            comparison.hear(found[file.name].told())
     finally:
         reader.close()
     told: list[Any] = job().gather(lambda: [[*map(asdict, written.values())], comparison.told()])
@@ -182,13 +185,41 @@ def back_and_compare(
     ordered = (written[file.name] for file in files)
     write_bytes(target / DIGESTS, digests_text(ordered))
     write_sidecars(target, back.like, back.layout)
-    found = (
+    findings = (
         *planned.findings,
         *_new(planned, back),
         *comparison.finish(),
         *sidecar_findings(planned.hf, target, back.like.config_changes, dropped),
     )
-    return _report(planned, back, comparison, found, options)
+    return _report(planned, back, comparison, findings, options)
+
+
+def _comparing(
+    comparison: Comparison, folder: Path, options: RoundTrip, advance: Advance
+) -> tuple[dict[str, Comparison], Callable[[Written], None], threading.Event]:
+    """Where each shard's comparison will be, what makes it (and deletes the shard), what ends it.
+
+    Shards are compared by the threads that write them; that they end in any order must not show.
+    """
+    found: dict[str, Comparison] = {}
+    stop = threading.Event()
+
+    def told(done: int) -> None:
+        if stop.is_set():
+            raise Stopped
+        if options.check:
+            advance(done)
+
+    def compare(file: Written) -> None:
+        path = folder / file.name
+        mine = Comparison(comparison.source, comparison.check, comparison.dropped)
+        with suppress(Stopped):
+            mine.add_shard(path, told)
+        found[file.name] = mine
+        if options.keep is None:
+            path.unlink()
+
+    return found, compare, stop
 
 
 def _new(planned: HfPlan, back: McorePlan) -> list[Finding]:
@@ -221,7 +252,7 @@ def _report(
     shared = sum(len(rule.copies) for rule in planned.plan.rules)
     if shared:
         facts.append(("shared", f"{shared} copies bit-identical to the tensor they are copies of"))
-    need = size_text(disk_needed(planned, keep=options.keep is not None))
+    need = size_text(disk_needed(planned, options))
     facts.append(("disk", f"{need} of work space" if options.keep is None else need))
     if options.keep is not None:
         facts.append(("kept", f"{options.keep} (mcore/, hf/)"))

@@ -3,7 +3,6 @@
 torch.distributed makes the group (gloo) and the store. Only here is torch imported for ranks.
 """
 
-import _thread
 import os
 import signal
 import threading
@@ -73,9 +72,9 @@ def ranks_from_environment() -> Iterator[Ranks]:
         with sharing(ranks):
             yield ranks
     finally:
-        _leave(store, ranks)
-        ended.set()
+        ended.set()  # from here on a store that is gone is one whose host has left
         beat.join()
+        _leave(store, ranks)
         with suppress(RuntimeError):  # rank 0 may be gone
             dist.destroy_process_group()
 
@@ -115,7 +114,7 @@ def _number(name: str) -> int:
 def _beat(ranks: Ranks, store: Store, ended: threading.Event) -> None:
     """Say once a second that this rank lives, from a thread that no disk can hold up.
 
-    Once another rank gave up, interrupt this one's work.
+    Once another rank gave up, or the store is gone, interrupt this one's work.
     """
     count = 0
     while not ended.wait(_BEAT_SECONDS):
@@ -124,6 +123,16 @@ def _beat(ranks: Ranks, store: Store, ended: threading.Event) -> None:
             store.set(f"beat/{ranks.rank}", str(count))
             if not (ranks.over or ranks.stopped) and store.check([STOP]):
                 ranks.stopped = True
-                _thread.interrupt_main(signal.SIGTERM)
+                _interrupt()
         except RuntimeError:
+            if not (ranks.over or ended.is_set()):
+                ranks.lost = True
+                _interrupt()
             return
+
+
+def _interrupt() -> None:
+    """SIGTERM to the main thread: a real one, which wakes it where it waits for other threads."""
+    main = threading.main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, signal.SIGTERM)

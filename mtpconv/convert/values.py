@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 
 from mtpconv.convert.blocks import BLOCK
@@ -32,7 +33,11 @@ def same_bytes(a: Where, b: Where) -> bool:
     """Whether two payloads are equal bit for bit."""
     if a.nbytes != b.nbytes:
         return False
-    return all(one == two for one, two in _blocks(a, b))
+    import numpy as np
+
+    # Many times as fast as comparing memoryviews, which goes item by item; and other threads run.
+    view = partial(np.frombuffer, dtype=np.uint8)
+    return all(np.array_equal(view(one), view(two)) for one, two in _blocks(a, b))
 
 
 def difference(a: Where, b: Where, dtype: str) -> Difference:

@@ -1,12 +1,14 @@
 """The round trip: exact for every family, and for each planted fault its own word and exit 1."""
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from mtpconv.convert import execute
 from mtpconv.convert.compare import Comparison
 from mtpconv.convert.hf import open_hf
 from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
@@ -210,6 +212,51 @@ def test_one_flipped_byte_in_torch_dist_is_found(tmp_path: Path, key: str) -> No
     report = back_and_compare(planned, release, tmp_path / "b", options, silent)
     assert report.exit_code(strict=False) == 1
     assert list(statuses(report).values()) == ["changed"]
+
+
+def test_damage_is_told_in_the_same_order_by_any_number_of_threads(tmp_path: Path) -> None:
+    source = make(tmp_path / "hf", "glm4_moe", 1)
+    planned = plan_hf(open_hf(source), Way())
+    release = to_mcore(tmp_path / "work", planned, RoundTrip(check=True, threads=4), silent)
+    checkpoint = open_mcore(release)
+    reader = ChunkReader(checkpoint)
+    for place in list(checkpoint.places.values())[::3]:
+        piece = reader.pieces(place)[0]
+        flip_byte(piece.path, piece.start + 3)
+    reader.close()
+    told = []
+    for threads in (1, 4):
+        options = RoundTrip(check=True, threads=threads)
+        work = tmp_path / str(threads)
+        told.append(back_and_compare(planned, release, work, options, silent).findings)
+        assert not list(work.glob("*.safetensors"))
+    assert told[0] == told[1]
+    assert len({finding.name for finding in told[0]}) > 20
+
+
+def test_ctrl_c_ends_the_comparison_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard of many gigabytes is not compared to its end for nobody."""
+    source = make(tmp_path / "hf", "glm4_moe", 1)
+    planned = plan_hf(open_hf(source), Way())
+    options = RoundTrip(check=True)
+    release = to_mcore(tmp_path / "work", planned, options, silent)
+    begun, waited, compared = threading.Event(), threading.Event(), []
+
+    def compare(found: Comparison, name: str, *_: object) -> None:
+        begun.set()
+        assert waited.wait(30)
+        compared.append(name)
+
+    def interrupted(*_: object, **__: object) -> None:
+        assert begun.wait(30)
+        threading.Timer(0.2, waited.set).start()  # once `stop` was set
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Comparison, "_compare", compare)
+    monkeypatch.setattr(execute, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        back_and_compare(planned, release, tmp_path / "hf2", options, silent)
+    assert 1 <= len(compared) <= options.threads  # of each thread the tensor it was at
 
 
 @pytest.mark.parametrize("family", fixture.MTP_FAMILIES)

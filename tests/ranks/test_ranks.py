@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -12,7 +13,7 @@ from mtpconv.convert import ranks
 from mtpconv.errors import Terminated
 
 MEMBER = """
-import os, signal, sys, time
+import os, signal, sys, threading
 from mtpconv.convert import ranks as r
 from mtpconv.convert.torchrun import ranks_from_environment
 from mtpconv.errors import MtpconvError, FormatError
@@ -23,15 +24,15 @@ me = int(os.environ["RANK"])
 def work():
     what = sys.argv[1]
     if me == int(sys.argv[2]):
-        if what == "raise":
+        if what in ("raise", "raise early"):
             raise FormatError("file/corrupt", "shard 7 is cut short", "fetch it again")
         if what == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if what == "bug":
             raise ZeroDivisionError("oh")
-    elif what in ("die", "told"):
+    elif what in ("die", "told", "raise early"):
         print("AT WORK", flush=True)
-        time.sleep(30 if what == "told" else 1)
+        threading.Event().wait(1 if what == "die" else 80)  # as for the threads that write
     return {"rank": me}
 try:
     with ranks_from_environment() as ranks:
@@ -102,6 +103,12 @@ def test_an_error_on_one_rank_is_everyones(odd: int) -> None:
         assert said.strip() == f"ERROR file/corrupt {own}shard 7 is cut short FormatError"
 
 
+def test_an_error_interrupts_the_work_of_the_others() -> None:
+    began = time.monotonic()
+    assert [code for code, _ in ends(start("raise early", 1))] == [2, 2, 2]
+    assert time.monotonic() - began < 40  # they would have worked for 80
+
+
 def test_an_error_nobody_foresaw_ends_the_others_too() -> None:
     found = ends(start("bug", 2))
     assert [code for code, _ in found] == [2, 2, 1]
@@ -126,6 +133,18 @@ def test_a_launcher_that_stops_the_rest_does_not_hide_who_died() -> None:
     found = ends(members)
     assert "rank/lost rank 1: died" in found[0][1]
     assert found[2][0] == 143
+
+
+def test_ranks_do_not_work_on_for_a_store_that_is_gone() -> None:
+    """It goes with rank 0 here, as with a torchrun that is killed: nothing can be published."""
+    members = at_work(start("told", -1))
+    members[0].kill()
+    began = time.monotonic()
+    for code, said in ends(members)[1:]:
+        assert code == 2
+        assert "rank/lost rank 0: died without a word" in said
+        assert "or its torchrun did" in said
+    assert time.monotonic() - began < 40  # they would have slept for 80
 
 
 class Shelf(dict[str, bytes]):
