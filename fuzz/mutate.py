@@ -15,6 +15,9 @@ HOSTILE: tuple[Any, ...] = (
     [-1, 2], [2**62, 2**62], "BF16", "F8_E4M3", "F4", "linear_attention", "full_attention",
     "glm4_moe", "deepseek_v3",
 )  # fmt: skip
+LINES = ("journal", "rows", "scan", "prompts")
+"""Targets whose files hold one JSON value a line."""
+NO_JSON = ("policy", "metadata", "pickle", "common", "item", "hub-notes")
 OPCODES = bytes(ord(op.code) for op in pickletools.opcodes)
 
 
@@ -35,7 +38,12 @@ def _one(target: str, data: bytes, choose: Random, others: list[bytes]) -> bytes
     kind = choose.random()
     if target in ("metadata", "pickle", "common", "item") and kind < 0.6:
         return _pickle(data, choose)
-    if target not in ("policy", "metadata", "pickle", "common", "item") and kind < 0.85:
+    if target in LINES and kind < 0.85:
+        lines = data.split(b"\n")
+        at = choose.randrange(len(lines))
+        lines[at] = _json(lines[at], choose)
+        return b"\n".join(lines)
+    if target not in NO_JSON and kind < 0.85:
         return _json(data, choose)
     return _bytes(data, choose, others)
 

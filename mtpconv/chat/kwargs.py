@@ -18,7 +18,7 @@ def parse_kwargs(words: Iterable[str]) -> dict[str, Any]:
             raise ConfigError("chat/kwargs", f"--kwargs {word}: not NAME=VALUE", mend)
         try:
             found[name] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             found[name] = {"True": True, "False": False, "None": None}.get(value, value)
     return found
 

@@ -17,7 +17,7 @@ from mtpconv.chat.arrow import require_arrow, write_arrow
 from mtpconv.chat.mask_progress import Progress, resume, run_key, save
 from mtpconv.chat.mask_report import mask_report
 from mtpconv.chat.masker import Batch, Masker, MaskOptions
-from mtpconv.chat.rows import no_rows, open_data
+from mtpconv.chat.rows import no_rows, numbered_lines, open_data
 from mtpconv.errors import FormatError, MtpconvError, OutputError
 from mtpconv.inventory.report import Report
 
@@ -137,7 +137,7 @@ def _batches(data: Path, done: Progress) -> Iterator[tuple[int, list[tuple[int, 
         file.seek(done.read)
         lines: list[tuple[int, bytes]] = []
         size = 0
-        for number, line in enumerate(file, done.lines + 1):
+        for number, line in numbered_lines(file, data.name, done.lines + 1):
             lines.append((number, line))
             size += len(line)
             if len(lines) == BATCH:

@@ -11,7 +11,9 @@ from typing import Any
 from mtpconv.chat.folder import open_chat
 from mtpconv.chat.masker import Batch, MaskOptions
 from mtpconv.chat.rows import open_data
-from mtpconv.errors import OutputError
+from mtpconv.errors import FormatError, OutputError
+from mtpconv.inventory.files import read_small
+from mtpconv.inventory.strict_json import parse_json
 
 LISTED = 1000
 """Refused rows listed one by one; all are counted."""
@@ -48,6 +50,13 @@ class Progress:
         self.listed += batch.refused[: LISTED - len(self.listed)]
 
 
+_COUNTS = (
+    "read", "written", "rows", "lines", "samples", "tokens", "trained", "endless", "refused",
+)  # fmt: skip
+_LARGEST = 16 << 20
+"""Bytes of a note: it lists `LISTED` rows at most."""
+
+
 def run_key(folder: Path, data: Path, options: MaskOptions) -> str:
     """What a partial result depends on: options, sidecars and the data file."""
     with open_data(data) as file:
@@ -62,12 +71,11 @@ def run_key(folder: Path, data: Path, options: MaskOptions) -> str:
 def resume(partial: Path, state: Path, key: str) -> Progress:
     """What an interrupted run of the same command left; a fresh start if there is none."""
     try:
-        done = Progress(**json.loads(state.read_bytes()))
+        done = _progress_of(parse_json(read_small(state, _LARGEST)))
         if done.key == key and partial.stat().st_size >= done.written:
             os.truncate(partial, done.written)
-            done.listed = [(row, why) for row, why in done.listed]
             return done
-    except (OSError, ValueError, TypeError):
+    except (OSError, FormatError, ValueError, TypeError, KeyError, AttributeError):
         pass
     try:
         partial.write_bytes(b"")
@@ -77,6 +85,21 @@ def resume(partial: Path, state: Path, key: str) -> Progress:
             "output/unwritable", what, "name an output in a folder of yours"
         ) from error
     return Progress(key)
+
+
+def _progress_of(body: Any) -> Progress:
+    """The Progress that `save` made `body` of; `resume` catches what anything else raises."""
+    done = Progress(**body)
+    counts = [getattr(done, name) for name in _COUNTS]
+    if not all(type(count) is int and 0 <= count < 2**63 for count in counts):
+        raise ValueError("a count that is none")
+    done.reasons = dict(body["reasons"].items())
+    if not all(type(count) is int for count in done.reasons.values()):
+        raise ValueError("reasons without a count")
+    done.listed = [(row, why) for row, why in done.listed]
+    if not all(type(row) is int and isinstance(why, str) for row, why in done.listed):
+        raise ValueError("rows without a reason")
+    return done
 
 
 def save(file: Any, state: Path, done: Progress) -> None:

@@ -1,16 +1,15 @@
 """Conversations from a JSONL file, one a line, with the number of the line that is wrong."""
 
-import json
-import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from mtpconv.chat.messages import Messages
 from mtpconv.errors import FormatError
+from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
 
-_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _FORM = 'a row is {"messages": [{"role": ..., "content": ...}, ...]}, or such a list alone'
 
 
@@ -28,7 +27,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     """The rows of `path`. Raises FormatError with the row number at the first that is no row."""
     empty = True
     with open_data(path) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in numbered_lines(file, path.name):
             if line.strip():
                 empty = False
                 yield parse_row(path.name, number, line)
@@ -36,7 +35,17 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise no_rows(path)
 
 
-def open_data(path: Path) -> Any:
+def numbered_lines(file: BinaryIO, name: str, first: int = 1) -> Iterator[tuple[int, bytes]]:
+    """The lines from where `file` stands. Raises FormatError for one of more than MOST_BYTES."""
+    number = first
+    while line := file.readline(MOST_BYTES + 1):
+        if len(line) > MOST_BYTES:
+            raise bad_row(name, number, f"more than {MOST_BYTES:,} bytes")
+        yield number, line
+        number += 1
+
+
+def open_data(path: Path) -> BinaryIO:
     """The file, for reading bytes. Raises FormatError if it is not there."""
     try:
         return path.open("rb")
@@ -66,7 +75,7 @@ def parse_row(name: str, number: int, line: bytes) -> Row:
     tools = body.get("tools")
     if isinstance(tools, str):
         try:
-            tools = json.loads(tools)
+            tools = parse_json(tools.encode(), finite=False)
         except ValueError as error:
             raise bad_row(name, number, f"tools is text but not JSON ({error})") from error
     kwargs = body.get("chat_template_kwargs") or {}
@@ -80,16 +89,14 @@ def parse_row(name: str, number: int, line: bytes) -> Row:
 def parse_line(name: str, number: int, line: bytes) -> Any:
     """One line as JSON in UTF-8. Raises FormatError (`data/row`) naming the row."""
     try:
-        body = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-        if _SURROGATE.search(line):  # half a pair is no character: no tokenizer takes it
-            json.dumps(body, ensure_ascii=False).encode()
+        text = line.removeprefix(BOM_UTF8) if number == 1 else line
+        return parse_json(text, finite=False)
     except UnicodeEncodeError as error:
         raise bad_row(name, number, "an escape is half of a surrogate pair") from error
     except UnicodeDecodeError as error:
         raise bad_row(name, number, f"not UTF-8 (byte {error.start:,} of the line)") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise bad_row(name, number, f"not JSON ({error})") from error
-    return body
 
 
 def no_rows(path: Path) -> FormatError:

@@ -3,7 +3,6 @@
 Raw bytes are filtered first (`prefilter.py`), then candidate lines are parsed in full.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -15,6 +14,8 @@ import numpy as np
 
 from mtpconv.chat.prefilter import Prefilter
 from mtpconv.chat.rows import bad_row, no_rows, open_data, parse_line
+from mtpconv.errors import FormatError
+from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
 
 BLOCK = 16 << 20
 KEPT = 10_000
@@ -91,6 +92,9 @@ def _blocks(path: Path) -> Iterator[bytes]:
             cut = part.rfind(b"\n") + 1
             if not cut:
                 rest += part
+                if len(rest) > MOST_BYTES:
+                    what = f"{path.name}: a line of more than {MOST_BYTES:,} bytes"
+                    raise FormatError("data/row", what, "one conversation a line")
                 continue
             yield rest + part[:cut]
             rest = part[cut:]
@@ -147,8 +151,8 @@ def _parsed(text: str) -> Any:
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text.encode(), finite=False)
+    except ValueError:
         return None
 
 

@@ -91,7 +91,7 @@ def spoken(message: Message) -> list[str]:
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments)
-            except ValueError:
+            except (ValueError, RecursionError):
                 texts.append(arguments)
         if isinstance(arguments, Mapping):
             texts += [value for value in arguments.values() if isinstance(value, str)]

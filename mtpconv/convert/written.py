@@ -85,5 +85,12 @@ class Slice:
 
 
 def odd_of(body: Mapping[str, Any] | None) -> Odd | None:
-    """The Odd that `dataclasses.asdict` made `body` of."""
-    return None if body is None else Odd(**body)
+    """The Odd that `dataclasses.asdict` made `body` of. Raises ValueError for anything else."""
+    if body is None:
+        return None
+    odd = Odd(body["nan"], body["inf"], body["zero"], body["constant"])
+    if _count(odd.nan) < 0 or _count(odd.inf) < 0:
+        raise ValueError(f"{odd.nan} and {odd.inf} are no counts")
+    if {type(odd.zero), type(odd.constant)} != {bool}:
+        raise ValueError(f"{brief(body)}: true or false is due")
+    return odd

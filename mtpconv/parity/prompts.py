@@ -1,6 +1,5 @@
 """Token sequences to run: the user's texts, ours through the checkpoint's tokenizer, or random."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mtpconv.errors import ConfigError, FormatError
+from mtpconv.inventory.strict_json import parse_json
 
 SEQUENCES = 4
 LENGTH = 64
@@ -71,19 +71,27 @@ def _from_file(data: Path, tokenizer: Path, vocab: int) -> list[int]:
         found = _encode(tokenizer, text)
     else:
         found = []
-        for number, line in enumerate(text.splitlines(), start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-                found += row["input_ids"] if "input_ids" in row else _encode(tokenizer, row["text"])
-            except (ValueError, KeyError, TypeError) as error:
-                what = f"{data} line {number}: no 'text' or 'input_ids' ({error})"
-                raise ConfigError("parity/prompts", what) from error
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                found += _row_ids(line, f"{data} line {number}", tokenizer)
     if not all(type(i) is int and 0 <= i < vocab for i in found):
         what = f"{data}: a token is not in the vocabulary of {vocab}"
         raise ConfigError("parity/prompts", what)
     return found
+
+
+def _row_ids(line: str, where: str, tokenizer: Path) -> list[int]:
+    """The ids of one row. Raises as `_encode` does, and ConfigError for what is no such row."""
+    try:
+        row = parse_json(line.encode(), finite=False)
+    except ValueError as error:
+        raise ConfigError("parity/prompts", f"{where}: not JSON ({error})") from error
+    ids, text = (row.get("input_ids"), row.get("text")) if isinstance(row, dict) else (None, None)
+    if isinstance(ids, list):
+        return ids
+    if not isinstance(text, str):
+        raise ConfigError("parity/prompts", f"{where}: no 'text' or 'input_ids'")
+    return _encode(tokenizer, text)
 
 
 def _encode(tokenizer: Path, text: str) -> list[int]:

@@ -7,10 +7,17 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from mtpconv.chat.turns import spoken
 from mtpconv.cli import app
 from tests.chat.fixtures import edit, make_folder
 
 GOOD = json.dumps([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+
+
+def _with_tools(text: str) -> bytes:
+    return json.dumps({"messages": json.loads(GOOD), "tools": text}).encode()
+
+
 ROWS: dict[str, tuple[bytes, str]] = {
     "JSON": (f"{GOOD}\n{GOOD}\n{{bad\n".encode(), "row 3: not JSON"),
     "UTF-8": (GOOD.encode() + b'\n{"messages": "\xe9"}\n', "row 2: not UTF-8 (byte 14"),
@@ -20,6 +27,9 @@ ROWS: dict[str, tuple[bytes, str]] = {
     "no role": (b'[{"content": "x"}]', "row 1: messages[0] has no role"),
     "depth": (b"[" * 100_000, "row 1: not JSON"),
     "surrogate": (GOOD.replace('"a"', '"\\ud800"').encode(), "row 1: an escape is half"),
+    "depth of 500": (GOOD.replace('"b"', "[" * 500 + "]" * 500).encode(), "row 1: not JSON"),
+    "depth of tools": (_with_tools("[" * 5000), "row 1: tools is text but not JSON"),
+    "a key twice": (GOOD.replace('"role"', '"role": "x", "role"', 1).encode(), "occurs twice"),
     "tool calls": (GOOD.replace('"b"', '"b", "tool_calls": "f"').encode(), "row 1: tool_calls of"),
     "pretty": (json.dumps([json.loads(GOOD)], indent=1).encode(), "row 1: not JSON"),
 }
@@ -57,6 +67,33 @@ def test_scan_reads_no_other_file(tmp_path: Path, fault: str) -> None:
     data = tmp_path / "d.jsonl"
     data.write_bytes(ROWS[fault][0])
     one_line(run("scan", make_folder(tmp_path / "m"), "--data", data))
+
+
+def test_scan_of_a_row_that_nests_without_end(tmp_path: Path) -> None:
+    """It ended in RecursionError: what the reader let pass was too deep to walk."""
+    data = tmp_path / "d.jsonl"
+    data.write_text(GOOD + "\n" + GOOD.replace('"b"', "[" * 500 + '"<|im_end|>"' + "]" * 500))
+    assert "row 2: not JSON" in one_line(run("scan", make_folder(tmp_path / "m"), "--data", data))
+
+
+def test_arguments_that_nest_without_end_are_text() -> None:
+    calls = [{"function": {"name": "f", "arguments": "[" * 100_000}}]
+    assert spoken({"role": "assistant", "tool_calls": calls}) == ["f", "[" * 100_000]
+
+
+@pytest.mark.parametrize("command", ["check", "scan", "show"])
+def test_a_line_without_end(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "d.jsonl"
+    data.write_text(f"{GOOD}\n{GOOD[:-1]}{' ' * 2000}]\n")
+    for reader in ("rows", "scan"):
+        monkeypatch.setattr(f"mtpconv.chat.{reader}.MOST_BYTES", 3000)
+    monkeypatch.setattr("mtpconv.chat.scan.BLOCK", 500)
+    assert run(command, make_folder(tmp_path / "m"), "--data", data).exit_code == 0
+    for reader in ("rows", "scan"):
+        monkeypatch.setattr(f"mtpconv.chat.{reader}.MOST_BYTES", 1000)
+    words = ["--row", "2"] if command == "show" else []
+    said = one_line(run(command, make_folder(tmp_path / "n"), "--data", data, *words))
+    assert "more than 1,000 bytes" in said
 
 
 def test_a_byte_order_mark_is_read_past(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from mtpconv.chat.ends import Ends
 from mtpconv.chat.mask import Refused, mark_row, samples
 from mtpconv.chat.mask_file import mask_file
+from mtpconv.chat.mask_progress import Progress, resume
 from mtpconv.chat.masker import Masker, MaskOptions
 from mtpconv.chat.render import Renderer
 from mtpconv.chat.rows import Row
@@ -203,6 +205,29 @@ def test_changed_data_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
     write_rows(data, rows(101))
     assert "resumed" not in dict(mask_file(folder, data, out, MaskOptions(jobs=1)).facts)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {}, {"read": "3"}, {"written": -1}, {"rows": None}, {"lines": 2**70}, {"tokens": True},
+        {"reasons": []}, {"reasons": {"a": "b"}}, {"listed": [[1]]}, {"listed": [["a", 2]]},
+        {"more": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_note_that_is_none_starts_anew(tmp_path: Path, fault: dict[str, Any]) -> None:
+    partial, state = tmp_path / "o.partial", tmp_path / "o.partial.json"
+    partial.write_bytes(b"0123456789")
+    note = asdict(Progress("key", 5, 7, 3, 3, listed=[(1, "a")], reasons={"a": 1}))
+    state.write_text(json.dumps(note | fault))
+    found = resume(partial, state, "key")
+    if fault:
+        assert found == Progress("key")
+        assert partial.read_bytes() == b""
+    else:
+        assert found == Progress("key", 5, 7, 3, 3, listed=[(1, "a")], reasons={"a": 1})
+        assert partial.read_bytes() == b"0123456"
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

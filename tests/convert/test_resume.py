@@ -166,9 +166,16 @@ def test_a_finished_file_that_was_damaged_since_is_written_again(
     assert files_of(tmp_path / "mc") == files_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(("key", "value"), [("start", -1), ("nbytes", 10**30), ("digest", 5)])
+NOT_ODD = {"nan": "1", "inf": 0, "zero": False, "constant": False}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("start", -1), ("nbytes", 10**30), ("digest", 5), ("odd", NOT_ODD), ("odd", [])]
+    + [("odd", NOT_ODD | {"nan": 1, key: value}) for key, value in (("inf", -1), ("zero", 1))],
+)
 def test_a_journal_with_ranges_that_cannot_be_stops_it(
-    tmp_path: Path, source: Path, interrupted: Path, key: str, value: int
+    tmp_path: Path, source: Path, interrupted: Path, key: str, value: object
 ) -> None:
     (journal,) = interrupted.glob("mtpconv.journal.*")
     head, row = journal.read_text().splitlines()

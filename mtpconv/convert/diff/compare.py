@@ -4,7 +4,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict
 from typing import TypeVar
 
 from mtpconv.convert.diff.digests import Cache, digest
@@ -189,11 +188,11 @@ def _values(
     def one(name: str, sources: Sources) -> None:
         key = f"{digests[0].get(name)} {digests[1].get(name)}"
         if key in cache.compared:
-            apart = Apart(**cache.compared[key])
+            apart = cache.compared[key]
         else:
             apart = _apart(Stored(a, name, sources), Stored(b, name, sources))
         if name in digests[0] and name in digests[1]:
-            cache.compared[key] = asdict(apart)
+            cache.compared[key] = apart
             cache.used.add(key)
         if name in moved:
             apart = Apart(apart.cosine, apart.max_abs, moved[name])

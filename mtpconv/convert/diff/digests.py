@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from mtpconv.convert.parts import Part
 from mtpconv.convert.ranges import Payload
 from mtpconv.convert.sources import Sources
 from mtpconv.convert.virtual import Virtual
-from mtpconv.errors import FormatError
+from mtpconv.errors import FormatError, brief
 from mtpconv.inventory.files import read_small
 from mtpconv.inventory.strict_json import MOST_BYTES, parse_json
+from mtpconv.inventory.tensor_diff import Apart
 
 SCHEMA = 1
 _FRESH_NS = 2_000_000_000
@@ -59,7 +60,7 @@ class Cache:
 
     path: Path
     digests: dict[str, str] = field(default_factory=dict)
-    compared: dict[str, Any] = field(default_factory=dict)
+    compared: dict[str, Apart] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     lasting: set[str] = field(default_factory=set)
     hits: int = 0
@@ -71,10 +72,10 @@ class Cache:
         name = hashlib.sha256(os.fsencode(subject.resolve())).hexdigest()[:32]
         cache = cls(folder / f"{name}.json")
         try:
-            body = parse_json(read_small(cache.path, MOST_BYTES))
+            body = parse_json(read_small(cache.path, MOST_BYTES), finite=False)
             if body["schema"] == SCHEMA:
-                cache.digests = {str(k): str(v) for k, v in body["digests"].items()}
-                cache.compared = dict(body["compared"])
+                cache.digests = {key: _digest(value) for key, value in body["digests"].items()}
+                cache.compared = {key: _apart(at) for key, at in body["compared"].items()}
                 cache.lasting = set(cache.digests)
         except (OSError, FormatError, ValueError, KeyError, TypeError, AttributeError):
             cache.digests, cache.compared, cache.lasting = {}, {}, set()
@@ -118,7 +119,7 @@ class Cache:
         body = {
             "schema": SCHEMA,
             "digests": {key: self.digests[key] for key in self.used & self.lasting},
-            "compared": {key: value for key, value in self.compared.items() if key in self.used},
+            "compared": {key: asdict(at) for key, at in self.compared.items() if key in self.used},
         }
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
@@ -131,6 +132,23 @@ class Cache:
         except OSError:
             with contextlib.suppress(OSError):
                 beside.unlink()
+
+
+def _digest(value: Any) -> str:
+    if not (isinstance(value, str) and len(value) == 32):
+        raise ValueError(f"{brief(value)} is no digest")
+    return value
+
+
+def _apart(body: Any) -> Apart:
+    """The Apart that `asdict` made `body` of. Raises ValueError or TypeError for anything else."""
+    apart = Apart(**body)
+    for number in (apart.cosine, apart.max_abs):
+        if not (number is None or type(number) is float):
+            raise ValueError(f"{brief(number)} is no distance")
+    if {type(apart.hint), type(apart.lost)} != {str}:
+        raise ValueError(f"{brief(apart)} says no reason")
+    return apart
 
 
 def _files(parts: Iterable[Part]) -> set[Path]:

@@ -347,6 +347,21 @@ def test_the_cache_is_used_and_never_trusted_too_far(source: Path, tmp_path: Pat
     assert list((tmp_path / "cache/mtpconv/digests").glob("*.json"))
 
 
+@pytest.mark.parametrize(
+    "apart", [{}, 3, {"cosine": "1"}, {"max_abs": True}, {"hint": None}, {"more": 1}], ids=str
+)
+def test_a_comparison_that_is_none_is_no_cache(tmp_path: Path, apart: object) -> None:
+    from mtpconv.convert.diff.digests import Cache
+
+    path = Cache.open(tmp_path, tmp_path).path
+    known = {"cosine": float("nan"), "max_abs": None, "hint": "transposed", "lost": ""}
+    body = {"schema": 1, "digests": {"a": "0" * 32}, "compared": {"x": known, "y": apart}}
+    path.write_text(json.dumps(body))
+    found = Cache.open(tmp_path, tmp_path)
+    assert list(found.compared) == ([] if apart else ["x", "y"])
+    assert bool(found.digests) == (not apart)
+
+
 def test_a_damaged_cache_is_no_cache(source: Path, tmp_path: Path) -> None:
     import mtpconv.convert.diff.digests as digests
 
