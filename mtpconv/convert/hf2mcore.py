@@ -79,7 +79,7 @@ def hf2mcore(source: Path, target: Path, options: ToMcore, progress: Progress = 
     require_replaceable(final, force=options.force)
     seen = stamps_under(source)
     hf = open_hf(source)
-    planned = plan_hf(hf, options.way)
+    planned = plan_hf(hf, options.way, progress)
     if errors(planned.findings):
         return refusal("hf2mcore", planned)
     care = within_budget(options.care, planned.plan.rules, planned.hf.tensors)

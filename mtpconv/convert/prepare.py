@@ -8,6 +8,7 @@ from typing import Any
 
 from mtpconv.convert.fold_hf import Dtype, fold_hf, folded_config, odd_copies
 from mtpconv.convert.hf import HfCheckpoint
+from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.ranks import job
 from mtpconv.convert.values import Where, difference, same_bytes
 from mtpconv.errors import ConfigError, Contradiction, brief
@@ -262,7 +263,9 @@ def _release(way: Way) -> tuple[int, int]:
     )
 
 
-def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan:
+def plan_hf(
+    hf: HfCheckpoint, way: Way, progress: Progress = silent, *, headers_only: bool = False
+) -> HfPlan:
     """The plan of `hf` to Megatron; shared copies are compared unless `headers_only`.
 
     Quantised weights are planned (and, by the plan's `hf`, read) as plain tensors.
@@ -287,7 +290,7 @@ def plan_hf(hf: HfCheckpoint, way: Way, *, headers_only: bool = False) -> HfPlan
     carried = frozenset(name for name, _ in odd)
     if odd:
         prepared = expand(carry_copies=carried)
-    unequal = [] if headers_only else _unequal_copies(hf, prepared.rows)
+    unequal = [] if headers_only else _unequal_copies(hf, prepared.rows, progress)
     if unequal and way.carry_copies:
         names = frozenset(finding.name for finding in unequal if finding.name != HEAD)
         prepared = expand(carry_copies=carried | names)
@@ -320,45 +323,48 @@ def _odd_copy(name: str, original: str) -> Finding:
     return Finding("mtp/copy-quantised", "info", message, name=name, counterpart=original)
 
 
-def _unequal_copies(hf: HfCheckpoint, rows: list[Row]) -> list[Finding]:
+def _unequal_copies(hf: HfCheckpoint, rows: list[Row], progress: Progress) -> list[Finding]:
     """`unequal_copies`, of which only one rank of a job reads the weights."""
-    told = job().lead(lambda: [asdict(finding) for finding in unequal_copies(hf, rows)])
+    told = job().lead(lambda: [asdict(finding) for finding in unequal_copies(hf, rows, progress)])
     return [Finding(**finding) for finding in told]
 
 
-def unequal_copies(hf: HfCheckpoint, rows: list[Row]) -> list[Finding]:
+def unequal_copies(hf: HfCheckpoint, rows: list[Row], progress: Progress = silent) -> list[Finding]:
     """Declared copies whose bytes differ from the tensor they are copies of."""
+    stored = [
+        (rule.hf[0], copy, hf.tensors[copy])
+        for rule in rows
+        if isinstance(rule, Rule)
+        for copy in rule.copies
+        if copy in hf.tensors and hf.tensors.get(rule.hf[0]) == hf.tensors[copy]
+    ]
+    total = sum(spec.nbytes for _, _, spec in stored)
+    advance = (progress if stored else silent)("comparing shared copies", total)
     found: list[Finding] = []
-    for rule in rows:
-        if not isinstance(rule, Rule) or rule.hf[0] not in hf.tensors:
+    for original, name, spec in stored:
+        ours, theirs = (Where(*hf.locations[n], spec.nbytes) for n in (original, name))
+        if same_bytes(ours, theirs, advance):
             continue
-        spec = hf.tensors[rule.hf[0]]
-        for name in rule.copies:
-            if hf.tensors.get(name) != spec:
-                continue
-            ours, theirs = (Where(*hf.locations[n], spec.nbytes) for n in (rule.hf[0], name))
-            if same_bytes(ours, theirs):
-                continue
-            apart = difference(ours, theirs, spec.dtype)
-            tied = name == HEAD
-            found.append(
-                Finding(
-                    "tie/contradiction" if tied else "mtp/shared-differs",
-                    "error",
-                    f"{name} differs from {rule.hf[0]}, which megatron-core uses in its place"
-                    f" (max abs difference {apart.max_abs})",
-                    status="unshared",
-                    name=name,
-                    counterpart=rule.hf[0],
-                    cosine=apart.cosine,
-                    max_abs=apart.max_abs,
-                    hint=(
-                        "tie_word_embeddings is true but the head is another tensor"
-                        if tied
-                        else "--carry-copies keeps it beside the checkpoint"
-                    ),
-                )
+        apart = difference(ours, theirs, spec.dtype)
+        tied = name == HEAD
+        found.append(
+            Finding(
+                "tie/contradiction" if tied else "mtp/shared-differs",
+                "error",
+                f"{name} differs from {original}, which megatron-core uses in its place"
+                f" (max abs difference {apart.max_abs})",
+                status="unshared",
+                name=name,
+                counterpart=original,
+                cosine=apart.cosine,
+                max_abs=apart.max_abs,
+                hint=(
+                    "tie_word_embeddings is true but the head is another tensor"
+                    if tied
+                    else "--carry-copies keeps it beside the checkpoint"
+                ),
             )
+        )
     return found
 
 

@@ -76,7 +76,7 @@ def roundtrip(source: Path, options: RoundTrip, progress: Progress = silent) -> 
     If the plan is not whole nothing is written. Raises MtpconvError where there can be no verdict.
     """
     hf = open_hf(source)
-    planned = plan_hf(hf, options.way)
+    planned = plan_hf(hf, options.way, progress)
     if errors(planned.findings):
         return refusal("roundtrip", planned)
     if options.in_memory:

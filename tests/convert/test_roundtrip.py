@@ -312,6 +312,23 @@ def test_unequal_copies_are_an_error_or_carried(tmp_path: Path) -> None:
     assert roundtrip(source, carried).verdict == "pass"
 
 
+@pytest.mark.parametrize("copies", [True, False])
+def test_comparing_copies_shows_how_far_it_is(tmp_path: Path, copies: bool) -> None:
+    """It reads gigabytes before the first byte is written: silence would look like a hang."""
+    hf = open_hf(make(tmp_path / "hf", "glm4_moe", 1, copies=copies))
+    totals: dict[str, int] = {}
+    done: list[int] = []
+
+    def begin(label: str, total: int) -> Callable[[int], None]:
+        totals[label] = total
+        return done.append
+
+    plan_hf(hf, Way(), begin)
+    both = [hf.tensors[n].nbytes for n in ("model.embed_tokens.weight", "lm_head.weight")]
+    assert totals == ({"comparing shared copies": sum(both)} if copies else {})
+    assert sum(done) == sum(totals.values())
+
+
 def test_a_tied_head_that_differs_is_a_contradiction(tmp_path: Path) -> None:
     source = make(tmp_path / "hf", "qwen2", tied=True)
 
