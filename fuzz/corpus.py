@@ -15,6 +15,7 @@ from mtpconv.convert.hf2mcore import ToMcore, hf2mcore
 from mtpconv.convert.journal import SCHEMA
 from mtpconv.convert.mcore2hf import ToHf, mcore2hf
 from mtpconv.convert.odd_values import Odd
+from tests.fixtures.hf import config_for, tensors_for, write_checkpoint
 from tests.mutation.models import makers
 
 FAMILY = "glm4_moe"
@@ -26,18 +27,18 @@ TEMPLATE = (
 
 @dataclass(frozen=True)
 class Home:
-    """A folder with one small checkpoint of every family and one of them converted."""
+    """A folder with one small checkpoint of every family, and a converted one."""
 
     folder: Path
 
     @property
     def hf(self) -> Path:
-        """The HF folder that was converted."""
+        """An HF folder of several shards."""
         return self.folder / "hf" / FAMILY
 
     @property
     def release(self) -> Path:
-        """The Megatron iteration made of it."""
+        """The Megatron iteration made of an HF folder of few tensors, so it is quickly read."""
         return self.folder / "mc" / "release"
 
     @property
@@ -69,7 +70,9 @@ def make_home(folder: Path, families: tuple[str, ...] | None = None) -> Home:
     for family, make in makers().items():
         if families is None or family in (*families, FAMILY):
             make(folder / "hf" / family, 2)
-    hf2mcore(home.hf, folder / "mc", ToMcore())
+    config = config_for(FAMILY, mtp=1, num_hidden_layers=2, n_routed_experts=2)
+    write_checkpoint(folder / "few", config, tensors_for(config), shards=2)
+    hf2mcore(folder / "few", folder / "mc", ToMcore())
     mcore2hf(folder / "mc", folder / "back", None, ToHf())
     home.chat.mkdir()
     (home.chat / "config.json").write_text("{}")

@@ -16,6 +16,7 @@ from mtpconv.chat.masker import Batch
 from mtpconv.chat.messages import normalize
 from mtpconv.chat.rows import read_rows
 from mtpconv.chat.scan_report import scan_report
+from mtpconv.chat.sentinel import fields, fresh_mark, marked
 from mtpconv.chat.sources import ENGINES, source_findings, template_for
 from mtpconv.chat.turns import spoken
 from mtpconv.convert.diff.digests import Cache
@@ -209,6 +210,8 @@ def conversations(home: Home, data: bytes) -> None:
         json.dumps([said, row.tools, dict(row.kwargs)])
         for message in said:
             spoken(message)
+            for field in fields(message):
+                marked(message, field, field.end, fresh_mark(message))
 
 
 def scanned(home: Home, data: bytes) -> None:

@@ -85,7 +85,9 @@ def spoken(message: Message) -> list[str]:
     for content in _contents(message.get("content")):
         texts += _thought_and_said(content) if isinstance(content, str) else []
     for call in message.get("tool_calls") or ():
-        function = call.get("function", call) if isinstance(call, Mapping) else {}
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping):
+            continue
         texts.append(function.get("name"))
         arguments = function.get("arguments")
         if isinstance(arguments, str):

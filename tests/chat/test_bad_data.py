@@ -81,6 +81,13 @@ def test_arguments_that_nest_without_end_are_text() -> None:
     assert spoken({"role": "assistant", "tool_calls": calls}) == ["f", "[" * 100_000]
 
 
+@pytest.mark.parametrize("function", ["f", 3, ["f"], None])
+def test_calls_of_what_is_no_function(function: object) -> None:
+    assert spoken(
+        {"role": "assistant", "content": "a", "tool_calls": [{"function": function}]}
+    ) == ["a"]
+
+
 @pytest.mark.parametrize("command", ["check", "scan", "show"])
 def test_a_line_without_end(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "d.jsonl"
