@@ -209,13 +209,14 @@ def _tokenized(
 ) -> Iterator[ChatFinding]:
     marks = marks_of(tokens, options.engine)
     stop = single_stop(single, marks)
-    yield from marker_findings(tokens, single.full.text, stop)
     yield from stop_findings(tokens, stop)
     if files.tokenizer_json is None:
-        message = "no tokenizer.json: tokens were not checked"
+        # A marker may well be in a tokenizer.model: nothing is known of how it is cut.
+        message = "no tokenizer.json: how the text is cut into tokens was not checked"
         hint = "save the tokenizer with transformers once; it writes that file"
         yield ChatFinding("chat/no-tokenizer", "warning", message, hint=hint)
         return
+    yield from marker_findings(tokens, single.full.text, stop)
     tokenizer = load_tokenizer(files, options.engine)
     yield from bos_findings(files, tokenizer, single)
     user = SINGLE.messages[0]

@@ -28,15 +28,17 @@ def chat_report(
     if files.alone:
         stand_ins = ", ".join(files.special_tokens.values())
         facts.append(("tokens", f"no tokenizer beside it; {stand_ins} stand in"))
+    unread = files.tokenizer_json is None
+    same = "text" if unread else "text and tokens"
     parts = [counted(n, word) for n, word in ((errors, "error"), (warnings, "warning")) if n]
     return Report(
         command="chat check",
         subject=files.root.name,
-        reason=", ".join(parts) or "training and inference see the same text and tokens",
+        reason=", ".join(parts) or f"training and inference see the same {same}",
         findings=findings,
-        checks=tuple(_checks(found)),
+        checks=tuple(_checks(found, unread=unread)),
         facts=tuple(facts),
-        next_step=_next_step(found),
+        next_step=_next_step(found, unread=unread and not files.alone),
         extra={"chat": [details(each) for each in found]},
     )
 
@@ -53,18 +55,24 @@ _GROUPS = {
 """What each check of the report covers: finding ids begin so, mostly under `chat/`."""
 
 
-def _checks(found: Sequence[ChatFinding]) -> Iterator[Check]:
+def _checks(found: Sequence[ChatFinding], *, unread: bool) -> Iterator[Check]:
+    """Without a tokenizer.json the tokens were not looked at, which is no pass."""
     bad = [each.id for each in found if each.severity == "error"]
     for group, words in _GROUPS.items():
         prefixes = tuple(word if "/" in word else f"chat/{word}" for word in words.split())
         failed = any(id.startswith(prefixes) for id in bad)
-        yield Check(group, "fail" if failed else "pass")
+        passed = "skipped" if group == "tokens" and unread else "pass"
+        yield Check(group, "fail" if failed else passed)
 
 
-def _next_step(found: Sequence[ChatFinding]) -> str:
+def _next_step(found: Sequence[ChatFinding], *, unread: bool) -> str:
     kwargs = next((each.kwargs for each in found if each.severity == "error" and each.kwargs), "")
     if kwargs:
         return f"Next: chat check --kwargs {kwargs}, and give the same to training and serving."
-    if any(each.severity == "error" for each in found):
-        return "Next: mend the errors, then look at one conversation with mtpconv chat show."
-    return ""
+    worst = {each.severity for each in found}
+    steps = ["mend the errors"] if "error" in worst else []
+    if unread:
+        steps += ["save the tokenizer with transformers", "check again"]
+    elif worst & {"error", "warning"}:
+        steps.append("look at one conversation with mtpconv chat show")
+    return f"Next: {', then '.join(steps)}." if steps else ""

@@ -40,10 +40,12 @@ def marks_by_looks() -> Marks:
 
 
 def marks_of(tokens: Tokens, engine: str) -> Marks:
-    """The added tokens as an engine knows them; by their looks where it knows none."""
+    """The added tokens as an engine knows them; by their looks where not all are known."""
     longest_first = sorted(plain_tokens(tokens.added(engine)), key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else _MARKER
-    return Marks(pattern, frozenset(named_stops(tokens)))
+    parts = [re.escape(token) for token in longest_first]
+    if not (parts and tokens.whole):
+        parts.append(_MARKER.pattern)
+    return Marks(re.compile("|".join(parts)), frozenset(named_stops(tokens)))
 
 
 def named_stops(tokens: Tokens) -> list[str]:

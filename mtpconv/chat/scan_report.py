@@ -9,6 +9,7 @@ from mtpconv.chat.scan import KEPT, Hit, Scan, scan_file
 from mtpconv.chat.tokens import Tokens, plain_tokens, read_tokens
 from mtpconv.errors import FormatError
 from mtpconv.inventory.findings import Finding
+from mtpconv.inventory.render_text import counted, wrapped
 from mtpconv.inventory.report import Check, Report
 from mtpconv.inventory.visible import visible
 
@@ -34,7 +35,7 @@ def scan_report(folder: Path, data: Path) -> Report:
     blank = len(added) - len(searched)
     skipped = f"; {blank} of white space only are not searched" if blank else ""
     facts = [
-        ("data", f"{data.name}, {scan.rows:,} rows"),
+        ("data", f"{data.name}, {counted(scan.rows, 'row')}"),
         ("tokens", f"{len(searched):,} added tokens{skipped}"),
     ]
     facts += [(visible(t), f"{n:,} time{'s' * (n > 1)}") for t, n in sorted(scan.counts.items())]
@@ -96,5 +97,5 @@ def scan_lines(report: Report, head: str) -> str:
         more = len(report.findings) - SHOWN
         lines.append(f"         … and {more:,} more; --format json lists them")
     if report.next_step:
-        lines += ["", report.next_step]
+        lines += ["", *wrapped(report.next_step)]
     return "\n".join(lines)

@@ -37,7 +37,7 @@ def file_findings(tokens: Tokens) -> Iterator[ChatFinding]:
 def _ends(tokens: Tokens) -> Iterator[ChatFinding]:
     said = stop_ids(tokens)
     eos = token_text(tokens.files.tokenizer_config.get("eos_token"))
-    if eos is not None and tokens.id_of(eos) is None and tokens.texts:
+    if eos is not None and tokens.id_of(eos) is None and tokens.whole:
         message = f"eos_token {eos} of tokenizer_config.json is in no vocabulary"
         yield ChatFinding("chat/eos-unknown", "error", message)
     for name, ids in said.items():
@@ -60,7 +60,7 @@ def _ends(tokens: Tokens) -> Iterator[ChatFinding]:
                 hint=f"engines stop at what {decides} says; make them agree",
             )
     for name, ids in said.items():
-        unknown = sorted(id for id in ids if tokens.texts and id not in tokens.texts)
+        unknown = sorted(id for id in ids if tokens.whole and id not in tokens.texts)
         if unknown:
             message = f"{name}: eos_token_id {', '.join(map(str, unknown))} is no token"
             yield ChatFinding("chat/eos-unknown", "error", message, name=name)

@@ -39,6 +39,11 @@ class Tokens:
                 return table[text]
         return None
 
+    @property
+    def whole(self) -> bool:
+        """Whether a token in none of the tables is none: the vocabulary is in tokenizer.json."""
+        return self.files.tokenizer_json is not None and bool(self.texts)
+
     @cached_property
     def special(self) -> frozenset[str]:
         """Added tokens marked special: control tokens, never words of a message."""

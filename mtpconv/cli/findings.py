@@ -10,14 +10,26 @@ from mtpconv.cli.common import Debug, Plain, PlainOutput, could_not_check
 
 @app.command("explain-finding")
 def explain_finding(
-    id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
+    id: Annotated[str | None, typer.Argument(metavar="ID", show_default=False)] = None,
     output: PlainOutput = Plain.text,
     debug: Debug = False,
 ) -> None:
-    """What a finding means, what it costs, how to mend it."""
-    try:
-        from mtpconv.inventory.explain_finding import find_row, finding_json, finding_text
+    """What a finding means, what it costs, how to mend it.
 
+    Without ID: the list of ids.
+    """
+    try:
+        from mtpconv.inventory.explain_finding import (
+            find_row,
+            finding_json,
+            finding_text,
+            ids_json,
+            ids_text,
+        )
+
+        if id is None:
+            print(ids_json() if output is Plain.json else ids_text())
+            return
         row = find_row(id)
         print(finding_json(row) if output is Plain.json else finding_text(row))
     except Exception as error:

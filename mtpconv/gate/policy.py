@@ -15,6 +15,7 @@ from typing import Any
 from mtpconv.convert.source import SCHEME, Source, parse_source
 from mtpconv.errors import ConfigError, FormatError
 from mtpconv.gate.engines.table import TITLES, Engine
+from mtpconv.inventory.explain_finding import nearest
 from mtpconv.inventory.files import read_small
 from mtpconv.inventory.finding_table import TABLE
 from mtpconv.inventory.findings import Finding
@@ -57,9 +58,7 @@ def allowance(text: str, where: str) -> Allowance:
     """`ID` or `ID:GLOB`. Raises ConfigError (`gate/unknown-id`) for an id that does not exist."""
     id, _, glob = text.partition(":")
     if id not in TABLE:
-        near = get_close_matches(id, TABLE, n=1)
-        mend = f"did you mean {near[0]}?" if near else "mtpconv explain-finding lists the ids"
-        raise ConfigError("gate/unknown-id", f"{where}: there is no finding {id!r}", mend)
+        raise ConfigError("gate/unknown-id", f"{where}: there is no finding {id!r}", nearest(id))
     return Allowance(id, glob or "*")
 
 

@@ -1,7 +1,8 @@
-"""A finding's row of the table as text, as JSON, and all of them as the page docs/findings.md."""
+"""Rows of the table of findings as text and as JSON, and all as the page docs/findings.md."""
 
 import json
 import textwrap
+from dataclasses import asdict
 from difflib import get_close_matches
 
 from mtpconv.errors import ConfigError
@@ -15,10 +16,15 @@ def find_row(id: str) -> Row:
     """The row of `id`. Raises ConfigError for an id that no check emits, with the nearest ones."""
     if id in TABLE:
         return TABLE[id]
+    raise ConfigError("explain/unknown-finding", f"no finding is called {id}", nearest(id))
+
+
+def nearest(id: str) -> str:
+    """How to mend an id that is none: those that look like it, and the command that lists all."""
     inside = [known for known in TABLE if id in known]
-    near = (inside or get_close_matches(id, TABLE, n=3, cutoff=0.4))[:8]
-    mend = f"did you mean {', '.join(near)}" if near else "docs/findings.md lists all"
-    raise ConfigError("explain/unknown-finding", f"no finding is called {id}", mend)
+    near = (inside or get_close_matches(id, TABLE, n=3, cutoff=0.75))[:5]
+    guess = f"did you mean {', '.join(near)}? " if near else ""
+    return f"{guess}mtpconv explain-finding lists all ids"
 
 
 def finding_text(row: Row, width: int = 80) -> str:
@@ -35,14 +41,19 @@ def finding_text(row: Row, width: int = 80) -> str:
 
 def finding_json(row: Row) -> str:
     """The row for scripts, schema `mtpconv.finding/1`."""
-    body = {
-        **envelope("mtpconv.finding/1", 0),
-        "id": row.id,
-        "kinds": list(row.kinds),
-        "means": row.means,
-        "costs": row.costs,
-        "mend": row.mend,
-    }
+    body = {**envelope("mtpconv.finding/1", 0), **asdict(row)}
+    return json.dumps(body, indent=2, ensure_ascii=False)
+
+
+def ids_text() -> str:
+    """Every id, one a line."""
+    return "\n".join(sorted(TABLE))
+
+
+def ids_json() -> str:
+    """Every row for scripts, schema `mtpconv.findings/1`."""
+    rows = [asdict(TABLE[id]) for id in sorted(TABLE)]
+    body = {**envelope("mtpconv.findings/1", 0), "findings": rows}
     return json.dumps(body, indent=2, ensure_ascii=False)
 
 
@@ -53,7 +64,8 @@ def findings_page() -> str:
         "",
         "Every id a report can hold. Ids are stable: scripts, `--allow` and policies may lean on",
         "them. This page is made from `mtpconv/inventory/finding_table.py` by",
-        "`python scripts/findings_page.py`; `mtpconv explain-finding ID` prints one of them.",
+        "`python scripts/findings_page.py`; `mtpconv explain-finding ID` prints one of them,",
+        "without ID the list of ids.",
     ]
     room = ""
     for id in sorted(TABLE):

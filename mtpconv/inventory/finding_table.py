@@ -513,7 +513,7 @@ _ROWS = (
         "explain/unknown-finding", ("stop",),
         "No finding has the id that was asked for.",
         "Nothing; the nearest ids are suggested.",
-        "Copy the id from a report, or see docs/findings.md.",
+        "Copy the id from a report; `mtpconv explain-finding` lists them all.",
     ),
     # --- file -----------------------------------------------------------------------------------
     Row(
@@ -726,7 +726,7 @@ _ROWS = (
         "gate/unknown-id", ("stop",),
         "--allow or the policy names a finding that does not exist.",
         "The finding that was meant would not be accepted.",
-        "Correct the id; `mtpconv explain-finding` knows them all.",
+        "Correct the id; `mtpconv explain-finding` lists them all.",
     ),
     # --- graft ----------------------------------------------------------------------------------
     Row(

@@ -198,6 +198,51 @@ def test_planted_fault(
     assert (report.verdict == "fail") == bool(ids(report, "error"))
 
 
+def without_tokenizer(folder: Path) -> Path:
+    (make_folder(folder) / "tokenizer.json").unlink()
+    return folder
+
+
+def statuses(report: Report) -> dict[str, str]:
+    return {check.id: check.status for check in report.checks}
+
+
+def test_tokens_that_cannot_be_looked_at_are_neither_wrong_nor_right(tmp_path: Path) -> None:
+    """Markers may be in a tokenizer.model: no error of theirs, and no pass either."""
+    entry = {"content": "<|im_start|>", "special": True, **ADDED}
+    folder = without_tokenizer(tmp_path / "m")
+    edit(folder / "tokenizer_config.json", added_tokens_decoder={"9": entry})
+    report = check_chat(folder)
+    assert ids(report, "error") == set()
+    assert ids(report, "warning") == {"chat/no-tokenizer"}
+    assert statuses(report)["tokens"] == "skipped"
+    alone = check_chat(folder / "chat_template.jinja")
+    assert (statuses(alone)["tokens"], alone.verdict) == ("skipped", "pass")
+    assert alone.reason == "training and inference see the same text"
+    whole = check_chat(make_folder(tmp_path / "whole"))
+    assert statuses(whole)["tokens"] == "pass"
+    assert whole.reason == "training and inference see the same text and tokens"
+
+
+def test_what_the_files_say_of_each_other_is_an_error_without_tokenizer_too(tmp_path: Path) -> None:
+    folder = without_tokenizer(tmp_path / "m")
+    edit(folder / "tokenizer_config.json", padding_side="middle")
+    report = check_chat(folder)
+    assert ids(report, "error") == {"chat/padding-side"}
+    assert statuses(report)["tokens"] == "fail"
+    assert report.next_step.startswith("Next: mend the errors, then save the tokenizer")
+
+
+def test_every_report_with_something_to_mend_says_what_to_do_next(tmp_path: Path) -> None:
+    folder = without_tokenizer(tmp_path / "m")
+    assert check_chat(folder).next_step == (
+        "Next: save the tokenizer with transformers, then check again."
+    )
+    warned = make_folder(tmp_path / "warned", pad_token="<|im_end|>")
+    assert "mtpconv chat show" in check_chat(warned).next_step
+    assert check_chat(make_folder(tmp_path / "fine")).next_step == ""
+
+
 TWINS: list[Callable[[Path], None]] = [
     config(chat_template=CHATML.replace("\n", "\r\n") + "\n"),  # drift in line ends only
     template(CHATML + "\n"),

@@ -134,6 +134,9 @@ def test_command(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["chat", "scan", str(folder), "--data", str(data)])
     assert done.exit_code == 1
     assert "row 1: <|im_end|> in messages[0].content, byte 2" in done.stdout
+    assert "d.jsonl, 1 row\n" in done.stdout
+    assert "\nNext: take them out" in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
     write_rows(data, [[{"role": "user", "content": "x"}]])
     done = CliRunner().invoke(app, ["chat", "scan", str(folder), "--data", str(data)])
     assert done.exit_code == 0

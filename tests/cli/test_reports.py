@@ -32,6 +32,7 @@ HEALTHY = {
     "explain": ("explain", CHECKPOINT, TENSOR),
     "families": ("families",),
     "explain-finding": ("explain-finding", "inv/missing"),
+    "explain-finding, all": ("explain-finding",),
     "roundtrip": ("roundtrip", CHECKPOINT),
     "roundtrip --check": ("roundtrip", CHECKPOINT, "--check"),
     "roundtrip --in-memory": ("roundtrip", CHECKPOINT, "--in-memory"),

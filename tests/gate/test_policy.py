@@ -50,6 +50,7 @@ def test_pyproject_holds_it_too(project: Path) -> None:
         ("reference = 3", "gate/bad-policy", "'reference' must be"),
         ("for = ", "gate/bad-policy", "not readable TOML"),
         ('allow = ["mtp/mising"]', "gate/unknown-id", "did you mean mtp/missing?"),
+        ('allow = ["mtp/mising"]', "gate/unknown-id", "mtpconv explain-finding lists all ids"),
         ('allow = ["nonsense"]', "gate/unknown-id", "no finding 'nonsense'"),
     ],
 )

@@ -1,6 +1,7 @@
 """The finding table lists exactly the ids the package emits, in the kinds it emits them in."""
 
 import ast
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -149,10 +150,18 @@ def test_explain_finding_fits_a_terminal(id: str) -> None:
     assert "  mend   " in out
 
 
+def test_without_an_id_all_are_listed() -> None:
+    code, out, _ = run("explain-finding")
+    assert (code, out.split()) == (0, sorted(TABLE))
+    code, out, _ = run("explain-finding", "--format", "json")
+    assert [row["id"] for row in json.loads(out)["findings"]] == sorted(TABLE)
+
+
 def test_an_unknown_id_is_an_error_that_names_the_nearest() -> None:
     code, out, err = run("explain-finding", "mtp/mising")
     assert (code, out) == (2, "")
-    assert "mtp/missing" in err
+    assert "did you mean mtp/missing" in err
+    assert "mtpconv explain-finding lists all ids" in err
     code, out, _ = run("explain-finding", "mtp/missing", "--format", "json")
     assert code == 0
     assert '"schema": "mtpconv.finding/1"' in out
