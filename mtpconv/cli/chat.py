@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mtpconv.inventory.report import Report
 
 chat = typer.Typer(
-    help="Chat template, tokenizer and loss mask: check them, make the mask, look at it.",
+    help="Chat template, tokenizer and loss mask: check, make, look.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -71,7 +71,10 @@ def hf2mcore(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """HuggingFace folder SRC to a Megatron torch_dist checkpoint DST."""
+    """HuggingFace to Megatron torch_dist, MTP included.
+
+    SRC is a HuggingFace folder, DST the root of the checkpoint that is written.
+    """
 
     def work() -> "Report":
         from mtpconv.convert.care import Care
@@ -135,7 +138,10 @@ def mcore2hf(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """Megatron torch_dist checkpoint SRC (root or iteration) to a HuggingFace folder DST."""
+    """Megatron torch_dist back to HuggingFace.
+
+    SRC is a checkpoint's root or one of its iterations, DST the folder that is written.
+    """
 
     def work() -> "Report":
         from mtpconv.convert.care import Care
@@ -193,7 +199,10 @@ def roundtrip(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """HuggingFace folder SRC to torch_dist and back, every tensor compared with the source."""
+    """There and back again, every tensor compared.
+
+    HuggingFace folder SRC to torch_dist and back, held against the source.
+    """
 
     def work() -> "Report":
         from mtpconv.convert.prepare import Way

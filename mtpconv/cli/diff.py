@@ -44,7 +44,10 @@ def diff(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """Two checkpoints, HF or Megatron in any mix, tensor by tensor and byte by byte."""
+    """Two checkpoints compared, tensor by tensor, every byte.
+
+    HuggingFace or Megatron, in any mix.
+    """
 
     def work() -> "Report":
         from mtpconv.convert.diff.run import Diff, compare_checkpoints

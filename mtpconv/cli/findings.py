@@ -14,7 +14,7 @@ def explain_finding(
     output: PlainOutput = Plain.text,
     debug: Debug = False,
 ) -> None:
-    """What a finding means, what it costs you and how to mend it."""
+    """What a finding means, what it costs, how to mend it."""
     try:
         from mtpconv.inventory.explain_finding import find_row, finding_json, finding_text
 

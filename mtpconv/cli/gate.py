@@ -69,7 +69,7 @@ def gate(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """Is CKPT fit to be exported or uploaded? Every check, one verdict, on headers.
+    """Is CKPT fit to be exported? One verdict, on headers.
 
     mtpconv.toml, or [tool.mtpconv] in pyproject.toml, holds the same options for a project.
     """

@@ -43,7 +43,7 @@ def inventory(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """What a checkpoint of either format holds, from its headers only."""
+    """What a checkpoint holds, from its headers only."""
 
     def work() -> "Report":
         from mtpconv.convert.take_inventory import take_inventory
@@ -69,7 +69,10 @@ def plan(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """The proof without bytes: both directions on headers only, with memory and disk needed."""
+    """The proof without bytes, both ways, from headers only.
+
+    With the memory, disk and time that converting takes.
+    """
 
     def work() -> "Report":
         from mtpconv.convert.plan_both import plan_both, plan_report
@@ -91,7 +94,10 @@ def explain(
     output: PlainOutput = Plain.text,
     debug: Debug = False,
 ) -> None:
-    """The rule that carries one tensor of SRC, named as either side names it."""
+    """The rule that carries one tensor of SRC.
+
+    Named as either side names it.
+    """
     try:
         from mtpconv.convert.explain import explain_json, explain_tensor, explain_text
         from mtpconv.convert.prepare import Way
@@ -105,7 +111,10 @@ def explain(
 
 @app.command()
 def families(output: PlainOutput = Plain.text) -> None:
-    """The model families mtpconv converts, and what each needs of megatron-core."""
+    """The model families that are converted.
+
+    With what each needs of megatron-core.
+    """
     from mtpconv.inventory.family_table import families_json, families_text
 
     print(families_json() if output is Plain.json else families_text())
@@ -113,7 +122,10 @@ def families(output: PlainOutput = Plain.text) -> None:
 
 @app.command()
 def demo(debug: Debug = False) -> None:
-    """A trained checkpoint there and back; then with its MTP lost, the way pipelines lose it."""
+    """A trained checkpoint there and back, then with MTP lost.
+
+    Lost the way pipelines lose it, and caught.
+    """
     try:
         from mtpconv.demo.run import demo as run_demo
 

@@ -73,7 +73,10 @@ def parity(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """Run transformers' model and megatron-core's on the same tokens, MTP layers included."""
+    """Both models run on the same tokens, MTP included.
+
+    transformers' model of the HuggingFace folder and megatron-core's of the Megatron one.
+    """
 
     def work() -> "Report":
         from mtpconv.convert.rich_progress import shown
@@ -110,7 +113,10 @@ def draft(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """What the MTP head is worth: how often its drafts are accepted, and what that saves."""
+    """What the MTP head is worth: how many drafts are accepted.
+
+    And what that saves.
+    """
 
     def work() -> "Report":
         from mtpconv.convert.rich_progress import shown

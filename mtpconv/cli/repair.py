@@ -39,7 +39,10 @@ def graft(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """Give TRAINED the MTP layers it lost, from the base it began with; they are marked stale."""
+    """Give TRAINED the MTP layers it lost, from its base.
+
+    They are marked stale: they were not trained with the rest.
+    """
 
     def work() -> "Report":
         from mtpconv.convert.rich_progress import shown
@@ -66,7 +69,10 @@ def reindex(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """Rebuild the index and total_size from the shards' headers; no weight is touched."""
+    """Rebuild the index from the shards' headers.
+
+    total_size included; no weight is touched.
+    """
 
     def work() -> "Report":
         from mtpconv.convert.rich_progress import shown
@@ -90,7 +96,10 @@ def strip_mtp(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """Leave the MTP layers out; shards without MTP tensors are linked, not written again."""
+    """Leave the MTP layers out.
+
+    Shards without MTP tensors are linked, not written again.
+    """
 
     def work() -> "Report":
         from mtpconv.convert.rich_progress import shown

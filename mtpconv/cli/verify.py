@@ -29,7 +29,10 @@ def verify(
     html: Html = None,
     debug: Debug = False,
 ) -> None:
-    """SRC, HuggingFace or Megatron, read from the disk and held against its digests."""
+    """Every byte of SRC held against its digests.
+
+    HuggingFace or Megatron, read from the disk and not from the page cache.
+    """
 
     def work() -> "Report":
         from mtpconv.convert.rich_progress import shown

@@ -117,7 +117,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         # transformers writes Infinity into some (Mamba's time_step_limit).
         config = parse_json(read_small(path, MOST_CONFIG_BYTES), finite=False)
     except FileNotFoundError:
+        from mtpconv.convert.mcore import is_mcore
+
         mend = "a HuggingFace checkpoint folder has one; check the path"
+        if is_mcore(folder):
+            mend = "it is a Megatron checkpoint: mtpconv mcore2hf reads those"
         raise ConfigError("config/missing", f"{folder}: no config.json", mend) from None
     except ValueError as error:
         raise ConfigError("config/corrupt", f"{path}: not JSON ({error})") from error

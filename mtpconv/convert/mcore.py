@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mtpconv.convert.dcp import METADATA, Chunk, Metadata, Stored, read_metadata
-from mtpconv.convert.hf import require_folder
+from mtpconv.convert.hf import is_hf, require_folder
 from mtpconv.convert.inert import Inert
 from mtpconv.convert.items import StoredTensor, read_members, read_tensor_item
 from mtpconv.convert.opcodes import loads
@@ -101,7 +101,8 @@ def iteration_folder(folder: Path) -> Path:
         what = f"{folder}: no {METADATA} and no {TRACKER}, so no finished torch_dist checkpoint"
         raise FormatError("dist/incomplete", what, "name the iteration folder of a finished save")
     what = f"{folder}: not a Megatron checkpoint folder"
-    raise FormatError("file/not-a-checkpoint", what, "check the path")
+    mend = "it is a HuggingFace one: mtpconv hf2mcore reads those" if is_hf(folder) else ""
+    raise FormatError("file/not-a-checkpoint", what, mend or "check the path")
 
 
 def open_mcore(folder: Path) -> McoreCheckpoint:

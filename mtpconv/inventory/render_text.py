@@ -3,6 +3,7 @@
 Plain text, made for 80 columns; a name longer than that is never cut.
 """
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
@@ -65,21 +66,61 @@ def finding_blocks(findings: Iterable[Finding], width: int) -> Iterator[list[str
         yield _group(status, id, found)
     order = {"error": 0, "warning": 1, "info": 2}
     rest: list[str] = []
-    for finding in sorted(single, key=lambda finding: order[finding.severity]):
-        line = f"{finding.severity:<8}{finding.id}  {visible(finding.message)}"
-        rest += wrapped(line, width, " " * 10)
-        if finding.hint:
-            rest += [" " * 10 + line for line in wrapped(visible(finding.hint), width - 10, "")]
+    for alike in _alike(sorted(single, key=lambda finding: order[finding.severity])):
+        first = alike[0]
+        said = visible(first.message if len(alike) == 1 else _said_of_all(alike))
+        rest += wrapped(f"{first.severity:<8}{first.id}  {said}", width, " " * 10)
+        if len(alike) > 1:
+            rest += [" " * 10 + line for line in _names(finding.name for finding in alike)]
+        if first.hint:
+            rest += [" " * 10 + line for line in wrapped(visible(first.hint), width - 10, "")]
     if rest:
         yield rest
+
+
+_COUNT = re.compile(r"(?<![\w.,-])\d[\d,]*\b(?!\.\d)")
+
+
+def _alike(findings: Iterable[Finding]) -> Iterable[list[Finding]]:
+    """Findings that say the same of several tensors, but for numbers in it (`name: 3 NaN`)."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings:
+        name, said = finding.name, finding.message
+        if not (name and said.startswith(f"{name}: ")):
+            groups[(str(len(groups)),)] = [finding]
+            continue
+        said = _COUNT.sub("#", said.removeprefix(name))
+        groups.setdefault((finding.severity, finding.id, said, finding.hint), []).append(finding)
+    return groups.values()
+
+
+def _said_of_all(alike: list[Finding]) -> str:
+    """`12 tensors: 1 to 7 NaN`."""
+    said = [finding.message.removeprefix(f"{finding.name}: ") for finding in alike]
+    told = [[int(n.replace(",", "")) for n in _COUNT.findall(text)] for text in said]
+    spans = ((min(numbers), max(numbers)) for numbers in zip(*told, strict=True))
+    texts = (f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in spans)
+    return f"{_things(alike)}: {_COUNT.sub(lambda _: next(texts), said[0])}"
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    """Many names in few lines."""
+    return [
+        f"{pattern}  ({count:,})" if count > 1 else pattern
+        for pattern, count in collapse(map(visible, names))
+    ]
 
 
 _OF_FILES = ("sidecar/", "file/", "index/")
 
 
+def _things(found: list[Finding]) -> str:
+    """`12 tensors`, `1 file`."""
+    return counted(len(found), "file" if found[0].id.startswith(_OF_FILES) else "tensor")
+
+
 def _group(status: str, id: str, found: list[Finding]) -> list[str]:
-    noun = "file" if id.startswith(_OF_FILES) else "tensor"
-    lines = [f"{status:<9} {len(found):,} {noun}{'s' if len(found) > 1 else ''}  [{id}]"]
+    lines = [f"{status:<9} {_things(found)}  [{id}]"]
     alike: dict[tuple[str, str, str, str], list[Finding]] = {}
     for finding in found:
         counterpart = finding.counterpart if status == "renamed" else ""
@@ -101,14 +142,11 @@ def _accepted(accepted: Iterable[Finding]) -> list[str]:
     """What the user accepts by name, one line an id and pattern of names."""
     names: dict[str, list[str]] = {}
     for finding in accepted:
-        names.setdefault(finding.id, []).append(visible(finding.name))
+        names.setdefault(finding.id, []).append(finding.name)
     lines = []
     for id, found in names.items():
-        lines.append(f"accepted  {len(found):,} finding{'s' if len(found) > 1 else ''}  [{id}]")
-        lines += [
-            f"  {pattern}" + (f"  ({count:,})" if count > 1 else "")
-            for pattern, count in collapse(filter(None, found))
-        ]
+        lines.append(f"accepted  {counted(len(found), 'finding')}  [{id}]")
+        lines += [f"  {line}" for line in _names(filter(None, found))]
     return lines
 
 

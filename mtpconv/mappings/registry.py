@@ -86,7 +86,8 @@ class Family:
 
     `models` names releases for people, `since` the first megatron-core that can run them. `gap`
     says what every released megatron-core lacks for it, `note` what a training job must see to;
-    both are printed with each conversion. `mixed`: its layers are not all of one kind.
+    both are printed with each conversion. `spec`: a layer spec that others published fills the gap.
+    `mixed`: its layers are not all of one kind.
     """
 
     model_type: str
@@ -97,6 +98,7 @@ class Family:
     mtp: Mtp | None = None
     since: str = "0.16"
     gap: str = ""
+    spec: bool = False
     note: str = ""
     defaults: Config = field(default_factory=dict)
 
@@ -117,8 +119,8 @@ class Family:
         return not (self.moe or self.mixed)
 
     @property
-    def ships_mtp(self) -> bool:
-        """Whether releases store MTP layers."""
+    def maps_mtp(self) -> bool:
+        """Whether MTP layers are mapped, which a release (Kimi-K2's) may still be without."""
         return self.mtp is not None and self.mtp.convention != "unshipped"
 
     def mtp_key(self, config: Config) -> str:
@@ -200,17 +202,17 @@ FAMILIES: dict[str, Family] = {
         Family("mistral", "Mistral 7B, Nemo, Small", mistral.rules, mistral.args),
         Family("mixtral", "Mixtral 8x7B, 8x22B", mixtral.rules, mixtral.args, moe=True),
         Family(
-            "gemma2", "Gemma 2", gemma.gemma2_rules, gemma.gemma2_args, gap=_GEMMA,
+            "gemma2", "Gemma 2", gemma.gemma2_rules, gemma.gemma2_args, gap=_GEMMA, spec=True,
         ),
         Family(
             "gemma3_text", "Gemma 3, text only", gemma.gemma3_rules, gemma.gemma3_args,
-            gap=_GEMMA,
+            gap=_GEMMA, spec=True,
         ),
         Family(
             "gemma3", "Gemma 3 (text mapped)", gemma.gemma3_rules,
-            gemma.gemma3_args, gap=_GEMMA, defaults=gemma.GEMMA3_DEFAULTS,
+            gemma.gemma3_args, gap=_GEMMA, spec=True, defaults=gemma.GEMMA3_DEFAULTS,
         ),
-        Family("glm4", "GLM-4-0414, Z1 (dense)", glm4.rules, glm4.args, gap=_POST_NORMS),
+        Family("glm4", "GLM-4-0414, Z1 (dense)", glm4.rules, glm4.args, gap=_POST_NORMS, spec=True),
         Family("phi3", "Phi-3, 3.5, Phi-4", phi3.rules, phi3.args),
         Family("qwen2", "Qwen2, Qwen2.5", llama.qwen2_rules, llama.qwen2_args),
         Family("qwen3", "Qwen3 dense", llama.qwen3_rules, llama.qwen3_args),
@@ -257,7 +259,7 @@ FAMILIES: dict[str, Family] = {
             moe=True, mtp=_TRAILING,
         ),
         Family(
-            "kimi_k2", "Kimi-K2", deepseek_v3.rules, deepseek_v3.args,
+            "kimi_k2", "Kimi-K2 (ships no MTP)", deepseek_v3.rules, deepseek_v3.args,
             moe=True, mtp=_TRAILING,
         ),
         Family(
@@ -265,10 +267,10 @@ FAMILIES: dict[str, Family] = {
             moe=True,
         ),
         Family("gpt_oss", "gpt-oss 20B, 120B", gpt_oss.rules, gpt_oss.args, moe=True),
-        Family("olmoe", "OLMoE", olmoe.rules, olmoe.args, moe=True, gap=_WIDE_NORMS),
+        Family("olmoe", "OLMoE", olmoe.rules, olmoe.args, moe=True, gap=_WIDE_NORMS, spec=True),
         Family(
             "minimax_m2", "MiniMax-M2 to M2.7", minimax_m2.rules, minimax_m2.args,
-            moe=True, mtp=_UNSHIPPED, gap=_WIDE_NORMS,
+            moe=True, mtp=_UNSHIPPED, gap=_WIDE_NORMS, spec=True,
         ),
         Family(
             "glm_moe_dsa", "GLM-5, 5.1; 5.2 from 0.19", glm_moe_dsa.rules, glm_moe_dsa.args,

@@ -129,7 +129,7 @@ def test_every_published_config_plans_whole_or_is_refused_by_name(
         return
     family = family_of(config)
     flat = family.complete(config)
-    layers = family.count_mtp(config, ()).declared if family.ships_mtp else 0
+    layers = family.count_mtp(config, ()).declared if family.maps_mtp else 0
     observed = STEP_HEADS if family.model_type == "step3p7" else {}
     rows = family.rules(Request(flat, observed, layers or 0))
     names = {row.hf: observed[row.hf] for row in rows if isinstance(row, Carry)}

@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+from typer.testing import CliRunner
 
 from mtpconv.cli import app
 from mtpconv.cli.common import Format
@@ -27,3 +28,20 @@ def test_there_are_some() -> None:
 def test_it_writes_reports_to_files(name: str) -> None:
     """Take `reports: Reports = None` and `html: Html = None`, and pass both to `run`."""
     assert {"reports", "html", "debug"} <= set(REPORTING[name])
+
+
+@pytest.mark.parametrize("group", [[], ["chat"]])
+def test_the_list_of_commands_is_whole_in_80_columns(group: list[str]) -> None:
+    text = CliRunner().invoke(app, [*group, "--help"], env={"COLUMNS": "80"}).stdout
+    commands = text.partition("Commands:")[2].splitlines()[1:]
+    assert len(commands) >= 4
+    assert not [line for line in commands if line.endswith("...") or len(line) > 80]
+
+
+def test_the_table_of_families_is_whole_in_80_columns() -> None:
+    lines = CliRunner().invoke(app, ["families"]).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = lines[: lines.index("")]
+    for column in (" MTP", " layout", " megatron-core", " releases"):
+        at = rows[0].index(column)
+        assert all(row[at] == " " != row[at + 1] for row in rows), column

@@ -199,6 +199,19 @@ def mtpconv(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+def test_a_folder_of_the_other_format_names_the_command_that_reads_it(
+    source: Path, tmp_path: Path
+) -> None:
+    hf2mcore(source, tmp_path / "mc", ToMcore())
+    for folder in (tmp_path / "mc", tmp_path / "mc/release"):
+        with pytest.raises(MtpconvError) as caught:
+            hf2mcore(folder, tmp_path / "out", ToMcore())
+        assert (caught.value.id, "mcore2hf" in caught.value.mend) == ("config/missing", True)
+    with pytest.raises(MtpconvError) as caught:
+        mcore2hf(source, tmp_path / "out", None, ToHf())
+    assert (caught.value.id, "hf2mcore" in caught.value.mend) == ("file/not-a-checkpoint", True)
+
+
 def test_the_command_line_says_it_in_one_line(source: Path, tmp_path: Path) -> None:
     truncate(source)
     done = mtpconv("hf2mcore", source, tmp_path / "out")

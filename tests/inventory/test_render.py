@@ -184,3 +184,31 @@ def test_kinds_of_files() -> None:
 def test_visible_keeps_letters_and_shows_the_rest() -> None:
     assert visible("model.层.w ü ？") == "model.层.w ü ？"
     assert visible("a\x1b\n\u202e\ud800") == "a\\x1b\\x0a\\u202e\\ud800"
+
+
+def test_what_is_said_of_many_tensors_is_said_once_with_all_their_names() -> None:
+    """--stats of 40,000 experts: none is left out, and it fits a screen."""
+    odd = [
+        Finding(
+            "values/nan", "warning", f"layers.{n}.w: {1000 * n + 3:,} NaN", name=f"layers.{n}.w"
+        )
+        for n in (0, 1, 2, 9)
+    ]
+    zero = [
+        Finding("values/zero", "info", f"layers.{n}.b: all zero", name=f"layers.{n}.b")
+        for n in range(300)
+    ]
+    alone = Finding("values/zero", "info", "head: all zero", name="head", hint="train it")
+    twice = [Finding("index/total-size", "warning", "stale")] * 2
+    text = render(replace(PASS, findings=(*zero, *odd, alone, *twice)), "text", strict=False)
+    body = text.splitlines()[2:-2]
+    assert body == [
+        "warning values/nan  4 tensors: 3 to 9,003 NaN",
+        "          layers.{0..2,9}.w  (4)",
+        "warning index/total-size  stale",
+        "warning index/total-size  stale",
+        "info    values/zero  300 tensors: all zero",
+        "          layers.{0..299}.b  (300)",
+        "info    values/zero  head: all zero",
+        "          train it",
+    ]
