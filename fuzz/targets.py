@@ -25,6 +25,7 @@ from mtpconv.convert.headers import header_from
 from mtpconv.convert.hf import open_hf, read_config
 from mtpconv.convert.items import read_tensor_item
 from mtpconv.convert.journal import _left_there
+from mtpconv.convert.manifest import read_manifest
 from mtpconv.convert.mcore import ChunkReader, open_mcore
 from mtpconv.convert.opcodes import loads
 from mtpconv.convert.plan_both import plan_report, prove_both
@@ -139,7 +140,9 @@ def config(home: Home, data: bytes) -> None:
 
 def manifest(home: Home, data: bytes) -> None:
     """`mtpconv.json` in a healthy checkpoint, and the plan of the way back."""
-    plan_mcore(folder_with(home.release, "mtpconv.json", data), None, no_mtp=False)
+    folder = folder_with(home.release, "mtpconv.json", data)
+    read_manifest(folder)  # most are refused here, before the slower rest is read
+    plan_mcore(folder, None, no_mtp=False)
 
 
 def digests(home: Home, data: bytes) -> None:
