@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from mtpconv.convert.progress import Advance, Progress, silent
 from mtpconv.convert.ranks import job
+from mtpconv.inventory.render_text import size_text
 
 
 @contextmanager
@@ -18,19 +19,27 @@ def shown() -> Iterator[Progress]:
     from rich.progress import (
         BarColumn,
         DownloadColumn,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeRemainingColumn,
-        TransferSpeedColumn,
     )  # fmt: skip
     from rich.progress import (
         Progress as Bars,
     )
 
+    class Rate(ProgressColumn):
+        """Bytes a second; rich's own column knows decimal units only."""
+
+        def render(self, task: Task) -> str:
+            speed = task.finished_speed or task.speed
+            return "?" if speed is None else f"{size_text(int(speed))}/s"
+
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        Rate(),
         TimeRemainingColumn(),
     )
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
