@@ -52,8 +52,13 @@ class _Module(nn.Module):
             raise ValueError(f"the TE stand-in holds no FP8 state, got {state!r}")
 
 
-def _parameter(shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> nn.Parameter:
-    return nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
+def _weight(
+    shape: tuple[int, int], dtype: torch.dtype, device: Any, init_method: InitMethod | None
+) -> nn.Parameter:
+    weight = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
+    if init_method is not None and weight.device.type != "meta":
+        init_method(weight)
+    return weight
 
 
 def _ones(size: int, dtype: torch.dtype, device: Any) -> nn.Parameter:
@@ -145,9 +150,8 @@ class Linear(_Module):
         self.sequence_parallel = sequence_parallel
         self.use_bias = bias
         self.return_bias = return_bias
-        self.weight = _parameter((self.out_features, self.in_features), params_dtype, device)
-        if init_method is not None and self.weight.device.type != "meta":
-            init_method(self.weight)
+        shape = (self.out_features, self.in_features)
+        self.weight = _weight(shape, params_dtype, device, init_method)
         # TE keeps an empty tensor where there is no bias; it is no parameter and never saved.
         self.bias = _zeros(self.out_features, params_dtype, device) if bias else torch.Tensor()
 
@@ -224,9 +228,7 @@ class GroupedLinear(_Module):
         self.use_bias = bias
         self.return_bias = return_bias
         for gemm in range(num_gemms):
-            weight = _parameter((out_features, in_features), params_dtype, device)
-            if init_method is not None and weight.device.type != "meta":
-                init_method(weight)
+            weight = _weight((out_features, in_features), params_dtype, device, init_method)
             self.register_parameter(f"weight{gemm}", weight)
             if bias:
                 self.register_parameter(f"bias{gemm}", _zeros(out_features, params_dtype, device))

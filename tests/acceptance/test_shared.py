@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.checkpoint import FileSystemReader, load
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from mtpconv.convert.hf import open_hf
 from mtpconv.convert.hf2mcore import LayerLayout, ToMcore, hf2mcore
@@ -22,23 +20,13 @@ from mtpconv.mappings.layout import Key, lay_out
 from mtpconv.mappings.registry import family_of
 from mtpconv.mappings.rule import Carry, Request, Rule
 from mtpconv.mappings.spec import TensorSpec
+from tests.families.keys import keys_of
+from tests.mappings.test_published_counts import GLM_45
 
 SHARED = Path(os.environ.get("MTPCONV_SHARED", "/nonexistent"))
 REAL = SHARED / "real"
 pytestmark = pytest.mark.skipif(not REAL.is_dir(), reason="MTPCONV_SHARED names no folder")
 NAMES = {"BF16": "bfloat16", "F32": "float32"}
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a torch_dist folder, through torch's own reader."""
-    entries = FileSystemReader(folder).read_metadata().state_dict_metadata
-    state = {
-        key: torch.empty(entry.size, dtype=entry.properties.dtype)
-        for key, entry in entries.items()
-        if isinstance(entry, TensorStorageMetadata)
-    }
-    load(state, checkpoint_id=folder, no_dist=True)
-    return state
 
 
 @pytest.mark.parametrize(("peer", "layout"), [("glm45", "auto"), ("qwen3moe", "stacked")])
@@ -49,7 +37,7 @@ def test_megatron_bridge(tmp_path: Path, peer: str, layout: LayerLayout) -> None
     for path in source.iterdir():
         assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes(), path.name
     assert hf2mcore(source, tmp_path / "mc", ToMcore(layer_layout=layout)).verdict == "pass"
-    theirs, ours = weights(bridge / "iter_0000000"), weights(tmp_path / "mc/release")
+    theirs, ours = keys_of(bridge / "iter_0000000"), keys_of(tmp_path / "mc/release")
     assert theirs.keys() == ours.keys()
     assert all(torch.equal(theirs[key], ours[key]) for key in theirs)
 
@@ -210,22 +198,6 @@ def test_a_lost_mtp_layer_at_full_size(tmp_path: Path) -> None:
     ]
 
 
-GLM_45 = {
-    "model_type": "glm4_moe",
-    "hidden_size": 5120,
-    "num_hidden_layers": 92,
-    "num_attention_heads": 96,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151552,
-    "intermediate_size": 12288,
-    "moe_intermediate_size": 1536,
-    "n_routed_experts": 160,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 3,
-    "attention_bias": True,
-    "use_qk_norm": True,
-}
 QWEN3_235B = {
     "model_type": "qwen3_moe",
     "hidden_size": 4096,

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, load, save
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint import FileSystemWriter, save
 from typer.testing import CliRunner
 
 from mtpconv.cli import app
@@ -18,6 +17,7 @@ from mtpconv.convert.common_state import empty_extra_state
 from mtpconv.convert.dcp import Chunk, Stored, metadata_bytes
 from mtpconv.convert.items import tensor_container
 from mtpconv.mappings.spec import TensorSpec
+from tests.families.keys import keys_of
 from tests.fixtures import hf as fixture
 
 Tensors = dict[str, torch.Tensor]
@@ -76,23 +76,11 @@ def converted(source: Path, *options: object) -> Path:
     return target
 
 
-def megatron_tensors(folder: Path) -> Tensors:
-    """Every tensor of a torch_dist folder, through torch's own reader."""
-    entries = FileSystemReader(folder).read_metadata().state_dict_metadata
-    state: Tensors = {
-        key: torch.empty(entry.size, dtype=entry.properties.dtype)
-        for key, entry in entries.items()
-        if isinstance(entry, TensorStorageMetadata)
-    }
-    load(state, checkpoint_id=folder, no_dist=True)
-    return state
-
-
 def resaved(root: Path, target: Path, change: Callable[[Tensors], None]) -> Path:
     """A copy of the Megatron checkpoint `root` with changed tensors, written by torch itself."""
     shutil.copytree(root, target)
     release = target / "release"
-    state = megatron_tensors(release)
+    state = keys_of(release)
     change(state)
     for path in (release / ".metadata", *release.glob("*.distcp")):
         path.unlink()
@@ -118,7 +106,7 @@ def cut(root: Path, target: Path, parts: int, axis_of: Callable[[str, torch.Tens
     """
     shutil.copytree(root, target)
     release = target / "release"
-    state = megatron_tensors(release)
+    state = keys_of(release)
     for path in (release / ".metadata", *release.glob("*.distcp")):
         path.unlink()
     specs: dict[str, TensorSpec] = {}

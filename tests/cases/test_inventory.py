@@ -15,11 +15,11 @@ from tests.cases.kit import (
     checkpoint,
     converted,
     cut,
-    megatron_tensors,
     renamed_keys,
     resaved,
 )
 from tests.convert.diff.make import altered
+from tests.families.keys import keys_of
 from tests.fixtures.folders import same_files
 from tests.fixtures.hf import read_checkpoint
 from tests.fixtures.tamper import edit
@@ -298,7 +298,7 @@ def test_case_31_fsdp_dtensor_with_megatrons_keys_is_read(tmp_path: Path, family
 def test_case_32_a_save_that_was_killed(tmp_path: Path) -> None:
     root = converted(checkpoint(tmp_path / "hf"))
     assert ask("inventory", root).code == 0
-    assert megatron_tensors(root / "release")
+    assert keys_of(root / "release")
     (root / "release/.metadata").unlink()
     for words in (("inventory", root / "release"), ("mcore2hf", root, tmp_path / "out")):
         found = ask(*words)
