@@ -1,7 +1,7 @@
 """Both directions against `cp`, torch's writer and reader, and the plain loop: the same files.
 
     python benchmarks/convert.py [--gb 4] [--runs 5] [--dir DIR] [--only NAME ...] [--cold]
-                                 [--memory]
+                                 [--memory] [--bridge PYTHON]
 
 Writes a bf16 MoE checkpoint of random bytes (no holes, no reflink), then runs every command in
 turn, each a process of its own, `--runs` times over. Wall time includes flushing to the disk (sync)
@@ -9,6 +9,8 @@ and starting the interpreter; each run is set against the `cp` + sync of the sam
 round, and the median of those ratios is printed. With --cold what is read is out of the page cache
 before each run (the host of a virtual machine may still keep it). With --memory, one more run of
 each is sampled for its peak anonymous memory above an idle interpreter with the same modules.
+With --bridge, a Python that has Megatron-Bridge, so do its conversions (bridge.py); the way back
+is from the checkpoint that it wrote.
 """
 
 import argparse
@@ -50,6 +52,7 @@ CONFIG = {
     "vocab_size": 64000,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
+    "torch_dtype": "bfloat16",
 }
 LAYER_BYTES = 2 * 33 * 3 * 1024 * 2048 + 2 * 2048 * 128 * (32 * 2 + 8 * 2)
 SHARD = 1 << 30
@@ -89,6 +92,13 @@ def write_checkpoint(folder: Path, nbytes: int) -> None:
 
 HERE = Path(__file__).parent
 OURS = "import mtpconv.cli, mtpconv.convert.hf2mcore, mtpconv.convert.mcore2hf"
+TOKENIZER = {
+    "version": "1.0",
+    "added_tokens": [],
+    "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+}
+BRIDGE = "import torch, torch.distributed.checkpoint"
+HF, DIST = "cp + sync, HF", "cp + sync, torch_dist"
 PEERS = "import torch, torch.distributed.checkpoint, safetensors.torch"
 WITHOUT = """
 from mtpconv.convert import hot
@@ -161,6 +171,22 @@ def peak_anonymous(words: list[str]) -> int:
     return peak
 
 
+def bridge_commands(python: str, source: Path, mcore: Path, out: Path) -> dict[str, Command]:
+    """Megatron-Bridge both ways; its own checkpoint is written to `mcore` first.
+
+    The way back takes a tokenizer: `source` gets a smallest one.
+    """
+    (source / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    tool = [python, str(HERE / "bridge.py")]
+    subprocess.run([*tool, "there", source, mcore], check=True, stdout=subprocess.DEVNULL)
+    back = [*tool, "back", str(mcore), str(out), str(source)]
+    return {
+        "Megatron-Bridge there": Command([*tool, "there", str(source), str(out)], HF, BRIDGE),
+        "Megatron-Bridge back": Command(back, DIST, BRIDGE),
+    }
+
+
 def commands(source: Path, mcore: Path, out: Path) -> dict[str, Command]:
     """Everything that is timed."""
     python = sys.executable
@@ -170,25 +196,24 @@ def commands(source: Path, mcore: Path, out: Path) -> dict[str, Command]:
     peers = [python, str(HERE / "peers.py")]
     launch = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     ranks = [*launch, "-m", "mtpconv"]
-    hf, dist = "cp + sync, HF", "cp + sync, torch_dist"
     return {
-        hf: Command([*copy, *there], hf),
-        "hf2mcore": Command([*tool, "hf2mcore", *there], hf, OURS),
-        "hf2mcore, no digests": Command([*bare, "hf2mcore", *there], hf),
-        "hf2mcore --verify": Command([*tool, "hf2mcore", *there, "--verify"], hf),
-        "hf2mcore --stats": Command([*tool, "hf2mcore", *there, "--stats"], hf),
-        "hf2mcore, 2 ranks": Command([*ranks, "hf2mcore", *there], hf),
-        "2 ranks, plan alone": Command([*ranks, "plan", str(source)], hf),
-        "DCP writer": Command([*peers, "dcp-save", *there], hf, PEERS),
-        "plain loop there": Command([*peers, "loop-there", *there], hf, PEERS),
-        dist: Command([*copy, *back], dist),
-        "mcore2hf": Command([*tool, "mcore2hf", *back], dist, OURS),
-        "mcore2hf, no digests": Command([*bare, "mcore2hf", *back], dist),
-        "mcore2hf --verify": Command([*tool, "mcore2hf", *back, "--verify"], dist),
-        "mcore2hf, 2 ranks": Command([*ranks, "mcore2hf", *back], dist),
-        "DCP reader (no write)": Command([*peers, "dcp-load", *back], dist, PEERS),
-        "plain loop back": Command([*peers, "loop-back", *back], dist, PEERS),
-        "verify (no write)": Command([*tool, "verify", str(mcore)], dist, OURS),
+        HF: Command([*copy, *there], HF),
+        "hf2mcore": Command([*tool, "hf2mcore", *there], HF, OURS),
+        "hf2mcore, no digests": Command([*bare, "hf2mcore", *there], HF),
+        "hf2mcore --verify": Command([*tool, "hf2mcore", *there, "--verify"], HF),
+        "hf2mcore --stats": Command([*tool, "hf2mcore", *there, "--stats"], HF),
+        "hf2mcore, 2 ranks": Command([*ranks, "hf2mcore", *there], HF),
+        "2 ranks, plan alone": Command([*ranks, "plan", str(source)], HF),
+        "DCP writer": Command([*peers, "dcp-save", *there], HF, PEERS),
+        "plain loop there": Command([*peers, "loop-there", *there], HF, PEERS),
+        DIST: Command([*copy, *back], DIST),
+        "mcore2hf": Command([*tool, "mcore2hf", *back], DIST, OURS),
+        "mcore2hf, no digests": Command([*bare, "mcore2hf", *back], DIST),
+        "mcore2hf --verify": Command([*tool, "mcore2hf", *back, "--verify"], DIST),
+        "mcore2hf, 2 ranks": Command([*ranks, "mcore2hf", *back], DIST),
+        "DCP reader (no write)": Command([*peers, "dcp-load", *back], DIST, PEERS),
+        "plain loop back": Command([*peers, "loop-back", *back], DIST, PEERS),
+        "verify (no write)": Command([*tool, "verify", str(mcore)], DIST, OURS),
     }
 
 
@@ -224,6 +249,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=None, help="commands beside the two of cp")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--bridge", metavar="PYTHON", default=None)
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory(prefix="mtpconv-bench-", dir=args.dir) as folder:
@@ -233,6 +259,8 @@ def main() -> None:
         tool = [sys.executable, "-m", "mtpconv"]
         subprocess.run([*tool, "hf2mcore", source, mcore], check=True, stdout=subprocess.DEVNULL)
         every = commands(source, mcore, out)
+        if args.bridge is not None:
+            every |= bridge_commands(args.bridge, source, work / "bridge", out)
         if args.only is not None:
             every = {n: c for n, c in every.items() if n in args.only or n.startswith("cp + ")}
         read = (*source.iterdir(), *(mcore / "release").glob("*.distcp"))
