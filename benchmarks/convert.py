@@ -179,7 +179,7 @@ def bridge_commands(python: str, source: Path, mcore: Path, out: Path) -> dict[s
     (source / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     (source / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     tool = [python, str(HERE / "bridge.py")]
-    subprocess.run([*tool, "there", source, mcore], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*tool, "there", source, mcore], check=True, capture_output=True)
     back = [*tool, "back", str(mcore), str(out), str(source)]
     return {
         "Megatron-Bridge there": Command([*tool, "there", str(source), str(out)], HF, BRIDGE),
