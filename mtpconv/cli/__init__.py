@@ -17,6 +17,7 @@ from mtpconv.cli import (  # noqa: F401  (importing them adds their commands)
 )
 from mtpconv.cli.app import app
 from mtpconv.cli.common import say_stopped
+from mtpconv.cli.stdout import flush
 from mtpconv.errors import Terminated
 
 __all__ = ["app", "main"]
@@ -25,7 +26,8 @@ __all__ = ["app", "main"]
 def main() -> None:
     """Entry point. Ctrl-C leaves with 130 and SIGTERM with 143, both cleaned up after.
 
-    Whatever else escapes a command is one line and 2.
+    A reader of a pipe that left is 141 and silence: no verdict was delivered. Whatever else escapes
+    a command is one line and 2.
     """
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -44,6 +46,8 @@ def main() -> None:
         what = visible(f"{type(error).__name__}: {error}"[:2000])
         print(f"ERROR  {what} [internal/exception]; --debug shows where", file=sys.stderr)
         sys.exit(2)
+    finally:
+        flush()
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> None:

@@ -7,6 +7,7 @@ from typer.core import TyperGroup
 
 from mtpconv import __version__
 from mtpconv.cli.common import Format, could_not_check, say_stopped
+from mtpconv.cli.stdout import hang_up, reader_left
 from mtpconv.errors import ConfigError
 
 # typer carries a click of its own in some releases, so the class is taken from where it is.
@@ -31,6 +32,10 @@ class _Commands(TyperGroup):
             mend = f"mtpconv {command} --help" if command else "mtpconv --help"
             known = ConfigError("usage/options", error.format_message(), mend)
             could_not_check(command, known, output, debug=False)
+        except BrokenPipeError as error:  # typer would leave with the 1 of a FAIL
+            if reader_left(error):
+                hang_up()
+            raise
         except KeyboardInterrupt:  # typer would leave without a word
             say_stopped("interrupted")
             raise typer.Exit(130) from None

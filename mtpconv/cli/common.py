@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from mtpconv.cli.stdout import reader_left
 from mtpconv.errors import ConfigError, Contradiction, MtpconvError, OutputError
 
 if TYPE_CHECKING:
@@ -301,7 +302,7 @@ def could_not_check(
 
     A Contradiction is a FAIL: a report on stdout and exit code 1.
     """
-    if debug:
+    if debug or reader_left(error):
         raise error
     from mtpconv.inventory.findings import Finding
     from mtpconv.inventory.report import Report

@@ -10,6 +10,7 @@ import pytest
 from mtpconv.cli import common
 from mtpconv.cli.app import app
 from mtpconv.convert import hf2mcore
+from mtpconv.demo.run import CHECKPOINT
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,3 +61,39 @@ def test_of_several_ranks_the_first_says_it(
     monkeypatch.setenv("RANK", rank)
     common.say_stopped("interrupted")
     assert (capsys.readouterr().err != "") is said
+
+
+LONG = ["inventory", str(CHECKPOINT), "--tensors"]
+
+
+@pytest.mark.parametrize(
+    ("words", "read"), [(["families"], 0), (LONG, 0), (LONG, 10), (["families"], None)]
+)
+def test_a_reader_that_leaves_gets_silence_and_no_verdict(
+    words: list[str], read: int | None
+) -> None:
+    """Its exit code is none of ours: under `set -o pipefail` a 1 would be a FAIL."""
+    command = [sys.executable, "-m", "mtpconv", *words]
+    done = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=4096
+    )
+    assert done.stdout is not None
+    assert done.stderr is not None
+    if read is None:
+        assert len(done.stdout.read()) > 1000
+    else:
+        done.stdout.read(read)
+        done.stdout.close()
+    complaint = done.stderr.read()
+    assert (done.wait(60), complaint) == (0 if read is None else 141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_behind_the_output_is_one_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "mtpconv", "families"]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("ERROR  ")
+    assert "No space left" in line
