@@ -26,7 +26,6 @@ from mtpconv.convert.progress import Progress, silent
 from mtpconv.convert.publish import (
     publish,
     require_apart,
-    require_free,
     require_replaceable,
     require_room,
     write_bytes,
@@ -82,7 +81,6 @@ def mcore2hf(
     for model in (like, options.fp8_like):
         if model is not None:
             require_apart(model, target)
-    require_free(target, force=options.force)
     require_replaceable(target, force=options.force)
     seen = stamps_under(*_read_from(source, like, options.fp8_like))
     planned = plan_mcore(source, like, no_mtp=options.no_mtp, fp8=options.fp8_like)

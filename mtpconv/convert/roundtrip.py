@@ -36,7 +36,6 @@ from mtpconv.convert.progress import Advance, Progress, silent
 from mtpconv.convert.publish import (
     publish,
     require_apart,
-    require_free,
     require_replaceable,
     require_room,
     write_bytes,
@@ -98,7 +97,6 @@ def _work_folder(hf: HfCheckpoint, planned: HfPlan, options: RoundTrip) -> Itera
     need = disk_needed(planned, options)
     if options.keep is not None:
         require_apart(hf.root, options.keep)
-        require_free(options.keep, force=False)
         require_replaceable(options.keep, force=False)
         require_room(options.keep, need)
         with staging(options.keep) as work:

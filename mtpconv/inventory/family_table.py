@@ -14,8 +14,7 @@ _FOOTNOTE = (
 def families_text() -> str:
     """One line a family, 80 columns."""
     wide = max(map(len, FAMILIES)) + 1
-    head = f"{'model_type':<{wide}}{'MTP':<5}{'layout':<11}{'megatron-core':<15}releases"
-    lines = [head]
+    lines = [f"{'model_type':<{wide}}{'MTP':<5}{'layout':<11}{'megatron-core':<15}releases"]
     for family in FAMILIES.values():
         mtp = "yes" if family.maps_mtp else "-"
         layout = "stacked" if family.stacks else "per layer"

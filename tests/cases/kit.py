@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemWriter, save
 from typer.testing import CliRunner
@@ -54,11 +53,6 @@ def ask(*words: object) -> Answer:
     """Run a command with `--format json`."""
     done = CliRunner().invoke(app, [*map(str, words), "--format", "json"])
     return Answer(done.exit_code, json.loads(done.stdout))
-
-
-@pytest.fixture(autouse=True)
-def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def checkpoint(folder: Path, family: str = "glm4_moe", mtp: int = 1, **options: object) -> Path:

@@ -19,11 +19,6 @@ from tests.convert.diff.make import checkpoint
 from tests.gate import headers
 
 
-@pytest.fixture(autouse=True)
-def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return checkpoint(tmp_path / "hf")

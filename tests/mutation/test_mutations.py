@@ -24,10 +24,7 @@ def test_every_family_and_quantisation_has_a_fixture() -> None:
 
 
 @pytest.mark.parametrize("family", MAKERS)
-def test_random_faults_are_found(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_random_faults_are_found(family: str, tmp_path: Path) -> None:
     # Consecutive families take consecutive faults, so that few families see all of them.
     at = list(MAKERS).index(family) * EACH
     faults = [(NAMES[(at + step) % len(NAMES)], step) for step in range(EACH)]
@@ -36,8 +33,5 @@ def test_random_faults_are_found(
 
 
 @pytest.mark.parametrize("family", random.Random(7).sample(sorted(MAKERS), 8))
-def test_healthy_checkpoints_say_nothing_above_information(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_healthy_checkpoints_say_nothing_above_information(family: str, tmp_path: Path) -> None:
     assert healthy(family, MAKERS[family], 2, tmp_path) == []

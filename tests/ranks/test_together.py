@@ -85,10 +85,7 @@ def test_a_round_trip_and_its_findings_are_those_of_one(tmp_path: Path, source: 
     assert list((tmp_path / "w").iterdir()) == []
 
 
-def test_a_diff_finds_what_one_process_finds(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_diff_finds_what_one_process_finds(tmp_path: Path, source: Path) -> None:
     other = shutil.copytree(source, tmp_path / "other")
     flip_byte(next(other.glob("*3.safetensors")), -5)
     alone = diff(source, other, Diff())

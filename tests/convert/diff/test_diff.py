@@ -24,11 +24,6 @@ BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"
 Change = Callable[[Tensors], None]
 
 
-@pytest.fixture(autouse=True)
-def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return checkpoint(tmp_path / "a")

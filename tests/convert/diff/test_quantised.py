@@ -15,11 +15,6 @@ from tests.fixtures.tamper import edit, flip_byte
 from tests.mutation.models import makers
 
 
-@pytest.fixture(autouse=True)
-def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def run(*words: object) -> tuple[int, dict]:
     done = CliRunner().invoke(app, [*map(str, words), "--format", "json"])
     return done.exit_code, json.loads(done.stdout)

@@ -19,10 +19,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("family", MAKERS)
-def test_stripped_and_grafted_again(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_stripped_and_grafted_again(family: str, tmp_path: Path) -> None:
     source = MAKERS[family](tmp_path / "a", 3)
     _, before = read_checkpoint(source)
     report = strip_mtp(source, tmp_path / "b")

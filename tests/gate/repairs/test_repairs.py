@@ -25,11 +25,6 @@ from tests.fixtures.tamper import edit, set_config
 MTP = "model.layers.4."
 
 
-@pytest.fixture(autouse=True)
-def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     return checkpoint(tmp_path / "base")
